@@ -1,0 +1,43 @@
+"""The default body: blocks one after the other, and a final norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from mixlab.layers.tokens import Tokens
+
+
+class Stack(nn.Module):
+    """Runs tokens through blocks (each `Tokens -> Tokens`) and `norm`; keeps every block's output as `hidden` on request."""
+
+    def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+        self.gradient_checkpointing = False  # a trainer may switch it on and bring its own checkpoint function
+        self._gradient_checkpointing_func: Callable[..., Any] = partial(checkpoint, use_reentrant=False)
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        for layer, block in enumerate(self.blocks):
+            tokens = replace(tokens, layer=layer)
+            tokens.keep("hidden", lambda x=tokens.x: x)
+            tokens = self.run(block, tokens)
+        tokens = replace(tokens.with_x(self.norm(tokens.x)), layer=len(self.blocks))
+        tokens.keep("hidden", lambda: tokens.x)
+        return tokens
+
+    def run(self, block: nn.Module, tokens: Tokens) -> Tokens:
+        """One block; under checkpointing it forgets its insides and recomputes them in the backward pass."""
+        if not (self.gradient_checkpointing and self.training):
+            return block(tokens)
+
+        def on_tensor(x: Tensor) -> Tensor:
+            return block(tokens.with_x(x)).x
+
+        return tokens.with_x(self._gradient_checkpointing_func(on_tensor, tokens.x))

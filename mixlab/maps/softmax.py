@@ -1,0 +1,44 @@
+"""The softmax map: attention, an operator made from its input, M = softmax(Q K^T / sqrt(c))."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mixlab.maps.base import merge_heads, split_heads
+
+
+@dataclass(frozen=True)
+class SoftmaxMap:
+    """`allowed` says which token may read which (None: all may, or, if `causal`, all up to itself)."""
+
+    q: Float[Tensor, "b H m c"]
+    k: Float[Tensor, "b H t c"]
+    allowed: Bool[Tensor, "b 1 m t"] | None = None
+    causal: bool = False
+    dropout: float = 0.0
+    structure: ClassVar[str] = "softmax"
+
+    def __call__(self, v: Float[Tensor, "b t e"]) -> Float[Tensor, "b m e"]:
+        v = split_heads(v, self.q.shape[1])
+        mixed = F.scaled_dot_product_attention(self.q, self.k, v, attn_mask=self.allowed, is_causal=self.causal, dropout_p=self.dropout)
+        return merge_heads(mixed)
+
+    def dense(self) -> Float[Tensor, "b H m t"]:
+        logits = torch.matmul(self.q, self.k.mT) / math.sqrt(self.q.shape[-1])  # b H m t
+        allowed = self.allowed
+        if self.causal:
+            allowed = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+        if allowed is not None:
+            logits = logits.masked_fill(~allowed, -math.inf)
+        return logits.softmax(-1)
+
+    def macs(self, channels: int) -> int:
+        """Of Q K^T and of the product with v."""
+        return self.q.shape[-2] * self.k.shape[-2] * (self.q.shape[1] * self.q.shape[-1] + channels)

@@ -1,0 +1,1 @@
+"""The Hugging Face shell, written once for every architecture: configuration, backbone, heads, cache, Auto classes, importers."""

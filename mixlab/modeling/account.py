@@ -1,0 +1,68 @@
+"""The account of a whole model: the stem's lines, the body's (from the architecture's file), the head's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mixlab.accounting import FULL, Account, Convention, Line, in_group
+from mixlab.accounting.parts import embedding, layer_norm, linear, patch_projection, tied_logits
+from mixlab.errors import MixlabError, unknown
+from mixlab.modeling.architecture import Architecture, find_preset
+from mixlab.modeling.config import MixerConfig
+from mixlab.modeling.tasks import TASK_HEADS
+
+
+def account_of_preset(name: str, length: int | None, task: str | None, overrides: Mapping[str, Any]) -> Account:
+    architecture, preset = find_preset(name)
+    task = task or preset.task
+    if task == "causal-lm":
+        overrides = {"causal": True, "pooling": "last", **overrides}
+    return account(architecture, preset.config(architecture, overrides), task, length)
+
+
+def account(
+    architecture: Architecture, config: MixerConfig, task: str, length: int | None = None, convention: Convention = FULL
+) -> Account:
+    """Of one sequence of `length` tokens (by default the longest), or of one image."""
+    if task not in TASK_HEADS:
+        raise unknown("task", task, TASK_HEADS)
+    if task not in config.traits.tasks:
+        raise MixlabError(f"this {config.model_type} cannot do {task!r}; it can do: {', '.join(config.traits.tasks)}")
+    n = config.length if length is None else length
+    if not 1 <= n <= config.length:
+        raise MixlabError(f"length {n} is outside 1..{config.length}, what this {config.model_type} reads")
+    if config.modality == "image" and n != config.length:
+        raise MixlabError(f"length {n}: an image of this model has {config.length} tokens; set image_size instead")
+    lines = [
+        *in_group("stem", _stem(config)),
+        *in_group("body", architecture.account(config, n)),
+        *in_group("head", _head(config, task, n, convention)),
+    ]
+    return Account(tuple(lines), n, convention.note)
+
+
+def _stem(config: MixerConfig) -> list[Line]:
+    if config.modality == "image":
+        patches = patch_projection(config.image_size, config.patch_size, config.num_channels, config.hidden_size)
+        cls = [embedding("cls token", 1, config.hidden_size)] if config.prefix_tokens else []
+        return [patches, *cls]
+    segments = [embedding("segments", config.type_vocab_size, config.hidden_size)] if config.type_vocab_size else []
+    return [embedding("tokens", config.vocab_size, config.hidden_size), *segments]
+
+
+def _head(config: MixerConfig, task: str, n: int, convention: Convention) -> list[Line]:
+    d = config.hidden_size
+    if task == "features":
+        return []
+    if task in ("masked-lm", "causal-lm"):
+        scored = convention.logit_tokens(n) if task == "masked-lm" else n
+        transform = [linear("transform", d, d, scored), layer_norm("transform norm", d)] if config.head_transform else []
+        if not config.tie_word_embeddings:
+            return [*transform, linear("logits", d, config.vocab_size, scored, bias=config.head_bias)]
+        bias = [embedding("logits bias", config.vocab_size, 1)] if config.head_bias else []
+        return [*transform, tied_logits(config.vocab_size, d, scored), *bias]
+    if task == "question-answering":
+        return [linear("start and end", d, 2, n)]
+    scored = n if task == "token-classification" else 1
+    return [linear("classifier", d, config.num_labels or 0, scored)]

@@ -1,0 +1,199 @@
+"""The backbone of every model: stem -> body, with padding moved behind the tokens on the way in and back on the way out.
+
+Axes: b batch, n tokens of this call, t tokens seen so far (t = n without a cache), d channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.utils.generic import can_return_tuple
+
+from mixlab.errors import MixlabError
+from mixlab.layers import PatchStem, TextStem, Tokens
+from mixlab.layers.tokens import Record, from_front, front_slots, to_front
+from mixlab.modeling import inputs
+from mixlab.modeling.architecture import Architecture
+from mixlab.modeling.cache import SequenceCacheLayer
+from mixlab.modeling.config import MixerConfig
+from mixlab.modeling.loading import StrictLoading
+from mixlab.modeling.outputs import BackboneOutput
+
+
+class MixerPreTrainedModel(StrictLoading, PreTrainedModel):
+    """What all models of all architectures have in common."""
+
+    config: MixerConfig
+    config_class = MixerConfig
+    architecture: ClassVar[Architecture]
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = ["Block"]  # noqa: RUF012 (transformers reads a plain list)
+    accepts_loss_kwargs = False
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """transformers' rule for torch's own layers; all others know how they begin. Loaded tensors are not touched:
+
+        transformers replaces the functions of torch.nn.init meanwhile by ones that skip them.
+        """
+        super()._init_weights(module)
+        reset = getattr(module, "reset_parameters", None)
+        if callable(reset) and not type(module).__module__.startswith("torch."):
+            reset()
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        raise MixlabError(f"{type(self).__name__} cannot generate; build or load the model with task='causal-lm'")
+
+    def resize_length(self, n: int) -> str:
+        """Change, in place, how many tokens the model reads at most (an image: its patches), and say what was done."""
+        config, grids, length = self.config, None, n
+        if n < 1:
+            raise MixlabError(f"resize_length({n}): give at least 1")
+        if config.modality == "image":
+            side = round(n**0.5)
+            if side * side != n:
+                raise MixlabError(f"resize_length({n}): an image model needs a square number of patches, such as {side * side}")
+            grids, length = (config.grid, side), n + config.prefix_tokens
+        resizes: list[Any] = [m.resize for m in self.modules() if hasattr(m, "resize")]
+        said = [resize(length, grids, config.prefix_tokens) for resize in resizes]
+        config.max_position_embeddings = length
+        if grids is not None:
+            config.image_size = grids[1] * config.patch_size
+        summary = "; ".join(f"{said.count(line)} layers: {line}" for line in dict.fromkeys(said))
+        return summary or f"the longest sequence is now {length}; no weight depends on it"
+
+
+class MixerModel(MixerPreTrainedModel):
+    """Stem and body of an architecture, without a head."""
+
+    def __init__(self, config: MixerConfig) -> None:
+        super().__init__(config)
+        if config.modality == "image":
+            self.main_input_name = "pixel_values"
+            self.stem: TextStem | PatchStem = PatchStem(
+                config.patch_size,
+                config.num_channels,
+                config.hidden_size,
+                cls=config.prefix_tokens == 1,
+                dropout=config.hidden_dropout,
+            )
+        else:
+            self.stem = TextStem(
+                config.vocab_size,
+                config.hidden_size,
+                segments=config.type_vocab_size,
+                pad=config.pad_token_id,
+                dropout=config.hidden_dropout,
+            )
+        self.body = self.architecture.body(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.stem.tokens if isinstance(self.stem, TextStem) else self.stem.projection
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        if not isinstance(self.stem, TextStem) or not isinstance(value, nn.Embedding):
+            raise MixlabError("only a text model has token embeddings that can be replaced")
+        self.stem.tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "b n"] | None = None,
+        attention_mask: Int[Tensor, "b t"] | None = None,
+        token_type_ids: Int[Tensor, "b n"] | None = None,
+        pixel_values: Float[Tensor, "b c height width"] | None = None,
+        inputs_embeds: Float[Tensor, "b n d"] | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool = False,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_maps: bool = False,
+    ) -> BackboneOutput:
+        """`output_maps` returns the static maps per layer, (H n n), or (b H n n) where they differ by sample."""
+        x = self.embed(input_ids, inputs_embeds, token_type_ids, pixel_values)  # b n d
+        batch, n = x.shape[:2]
+        past_key_values = self.open_cache(past_key_values, use_cache)
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        inputs.check_length(self.config, past + n)
+        mask = inputs.read_mask(self.config, attention_mask, batch, past + n)
+
+        record = self.record_of(output_hidden_states, output_attentions, output_maps)
+        grid = (self.config.grid, self.config.grid) if self.config.modality == "image" else None
+        tokens = Tokens(x, mask, grid=grid, past=past, record=record)
+        if past_key_values is not None:
+            positions = None if mask is None else (mask.long().cumsum(1) - 1).clamp(min=0)
+            tokens = Tokens(x, mask, positions, caches=past_key_values.layers, past=past, record=record)  # pyright: ignore
+        slots = None
+        if mask is not None and past_key_values is None:
+            slots = front_slots(mask)
+            tokens = Tokens(to_front(x, slots), to_front(mask, slots), record=record)
+
+        x = self.body(tokens).x
+        kept = {kind: record.of(kind) for kind in record.wanted}
+        if slots is not None and mask is not None:
+            x = from_front(x, slots)
+            for kind, values in kept.items():
+                kept[kind] = tuple(
+                    from_front(value, slots) if kind == "hidden" else _maps_from_front(value, slots, mask) for value in values
+                )
+        return BackboneOutput(
+            last_hidden_state=x,
+            past_key_values=past_key_values,
+            hidden_states=kept.get("hidden"),
+            attentions=kept.get("attention"),
+            maps=kept.get("maps"),
+        )
+
+    def embed(self, ids: Tensor | None, embedded: Tensor | None, segments: Tensor | None, pixels: Tensor | None) -> Float[Tensor, "b n d"]:
+        """Whichever input was given, through the stem."""
+        if isinstance(self.stem, PatchStem):
+            if pixels is None or ids is not None or embedded is not None:
+                raise MixlabError("this model reads images: give pixel_values, and neither input_ids nor inputs_embeds")
+            inputs.check_pixels(self.config, pixels)
+            return self.stem(pixels.to(self.stem.projection.weight.dtype))
+        if pixels is not None:
+            raise MixlabError("this model reads text: give input_ids or inputs_embeds, not pixel_values")
+        if (ids is None) == (embedded is None):
+            raise MixlabError("give either input_ids or inputs_embeds")
+        if ids is not None:
+            inputs.check_ids(ids, self.config.vocab_size, "input_ids")
+            embedded = self.stem.embed(ids)
+        assert embedded is not None
+        if segments is not None:
+            inputs.check_ids(segments, max(self.config.type_vocab_size, 1), "token_type_ids")
+        return self.stem(embedded, segments if self.stem.segments is not None else None)
+
+    def open_cache(self, past: Cache | None, use_cache: bool) -> Cache | None:
+        """The cache to append to: the given one, or a new one on request."""
+        if past is None and not use_cache:
+            return None
+        if not self.config.causal:
+            raise MixlabError("a cache needs a causal model; build or load it with task='causal-lm'")
+        if self.is_activation_checkpointing and self.training:
+            raise MixlabError("a cache cannot be filled under gradient checkpointing; call eval() or pass use_cache=False")
+        cache = DynamicCache(config=self.config) if past is None else past
+        if not all(isinstance(layer, SequenceCacheLayer) for layer in cache.layers) or not cache.layers:
+            raise MixlabError(f"{type(cache).__name__} of another kind of layer; use DynamicCache(config=model.config)")
+        return cache
+
+    def record_of(self, hidden: bool | None, attentions: bool | None, maps: bool) -> Record:
+        """Which intermediates to keep; what the architecture does not have is refused, not returned empty."""
+        hidden = self.config.output_hidden_states if hidden is None else hidden
+        attentions = self.config.output_attentions if attentions is None else attentions
+        if attentions and not self.config.traits.attention:
+            raise MixlabError(f"{self.config.model_type} has no attention to output; output_maps=True shows how it mixes tokens")
+        wanted = {"hidden": hidden, "attention": attentions, "maps": maps}
+        return Record(frozenset(kind for kind, yes in wanted.items() if yes))
+
+
+def _maps_from_front(maps: Float[Tensor, "*b H n n"], slots: Int[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b H n n"]:
+    """Rows and columns back in the order of the input; those of padding are zero."""
+    rows = slots[:, None, :, None].expand(-1, maps.shape[-3], -1, maps.shape[-1])
+    maps = maps.expand(len(slots), *maps.shape[-3:]).gather(2, rows).gather(3, rows.mT)
+    return maps * (mask[:, None, :, None] & mask[:, None, None, :])

@@ -1,0 +1,150 @@
+"""The configuration that every architecture shares: typed fields, unknown names refused, values cross-checked."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import wraps
+from typing import Any, ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PreTrainedConfig
+
+from mixlab.errors import MixlabError, one_line, unknown
+from mixlab.modeling.traits import Traits
+
+Number = float | int
+
+# What transformers writes into, or passes through, a configuration besides its fields. Anything else is a mistake or an attack.
+_PASSED_BY_TRANSFORMERS = frozenset(
+    ["model_type", "name_or_path", "_name_or_path", "num_labels", "torch_dtype", "output_attentions", "attn_implementation", "_commit_hash"]
+)
+
+
+class MixerConfig(PreTrainedConfig):
+    """Fields of the shell: sizes, input, pooling, head. An architecture's own configuration adds its own."""
+
+    layer_type: ClassVar[str] = "mixlab_sequences"  # how a causal model's cache keeps one layer's past
+
+    hidden_size: int = 512
+    num_hidden_layers: int = 6
+    modality: Literal["text", "image"] = "text"
+
+    vocab_size: int = 32000
+    max_position_embeddings: int | None = None  # the longest sequence; an image sets it itself
+    type_vocab_size: int = 0  # number of segments; 0: none are read
+    image_size: int = 224
+    patch_size: int = 16
+    num_channels: int = 3
+
+    causal: bool = False
+    pooling: Literal["cls", "mean", "last"] = "cls"
+    tie_word_embeddings: bool = True
+    head_bias: bool = False  # a bias on the vocabulary logits
+    head_transform: bool = False  # BERT's dense, gelu and norm before the logits
+    labelled_logits_only: bool = False  # with labels, logits only where a label is; their shape is then (labelled, vocabulary)
+
+    hidden_dropout: Number = 0.0
+    classifier_dropout: Number = 0.0
+    initializer_range: Number = 0.02
+    layer_norm_eps: Number = 1e-6
+    final_norm: bool = True  # a norm after the last block
+    use_cache: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+
+    def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
+        super().__init_subclass__(*args, **kwargs)
+        strict(cls)
+        cls.__init__ = _with_one_line_errors(cls.__init__)
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        known = {f.name for f in fields(self)} | _PASSED_BY_TRANSFORMERS
+        for name in kwargs:
+            if name not in known:
+                raise unknown(f"{type(self).__name__} field", name, [k for k in known if not k.startswith("_")])
+        if kwargs.pop("model_type", self.model_type) != self.model_type:
+            raise MixlabError(f"this configuration is not of model_type {self.model_type!r}; load it with AutoConfig")
+        self._check_sizes()
+        if self.modality == "image":
+            self.max_position_embeddings = self._image_length()
+        elif self.max_position_embeddings is None:
+            raise MixlabError("max_position_embeddings is missing; give the longest sequence that the model shall read")
+        elif self.max_position_embeddings < 1:
+            raise MixlabError(f"max_position_embeddings is {self.max_position_embeddings}; it must be at least 1")
+        self._check_pooling()
+        super().__post_init__(**kwargs)
+
+    def _check_sizes(self) -> None:
+        for name in ("hidden_size", "num_hidden_layers", "vocab_size", "image_size", "patch_size", "num_channels"):
+            if getattr(self, name) < 1:
+                raise MixlabError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.type_vocab_size < 0:
+            raise MixlabError(f"type_vocab_size is {self.type_vocab_size}; use 0 for no segments")
+        for name in ("hidden_dropout", "classifier_dropout"):
+            self.check_rate(name)
+
+    def check_rate(self, name: str) -> None:
+        if not 0.0 <= getattr(self, name) < 1.0:
+            raise MixlabError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+
+    def _image_length(self) -> int:
+        if self.image_size % self.patch_size:
+            raise MixlabError(f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}")
+        length = self.grid * self.grid + self.prefix_tokens
+        if self.max_position_embeddings not in (None, length):
+            raise MixlabError(f"max_position_embeddings is {self.max_position_embeddings}, but the image has {length} tokens; leave it out")
+        return length
+
+    def _check_pooling(self) -> None:
+        if self.pooling == "cls" and self.causal:
+            raise MixlabError("pooling='cls' reads the first token, which sees only itself in a causal model; use 'last' or 'mean'")
+        if self.pooling == "last" and not self.causal:
+            raise MixlabError("pooling='last' is for causal models; use 'cls' or 'mean'")
+        if self.causal and self.modality == "image":
+            raise MixlabError("causal=True is for text; an image has no order of tokens")
+        if self.causal and not self.traits.causal:
+            raise MixlabError(f"{self.model_type} cannot be causal; choose an architecture that can (mixlab list archs)")
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side of the image."""
+        return self.image_size // self.patch_size
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens before the patches of an image."""
+        return 1 if self.pooling == "cls" else 0
+
+    @property
+    def length(self) -> int:
+        """The longest sequence, as a plain number."""
+        assert self.max_position_embeddings is not None  # set by __post_init__
+        return self.max_position_embeddings
+
+    @property
+    def layer_types(self) -> list[str]:
+        """Lets `DynamicCache(config=...)` build the right layers."""
+        return [self.layer_type] * self.num_hidden_layers
+
+    def validate_layer_type(self) -> None:
+        """transformers checks layer types against its own list, which cannot know ours."""
+
+    @property
+    def traits(self) -> Traits:
+        """What this configuration can do."""
+        raise NotImplementedError
+
+
+def _with_one_line_errors(init: Any) -> Any:
+    """Type errors of `@strict` fields span lines and name no class; say them as ours."""
+
+    @wraps(init)
+    def wrapped(self: MixerConfig, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except StrictDataclassError as error:
+            raise MixlabError(f"{type(self).__name__}: {one_line(error)}") from error
+
+    return wrapped

@@ -1,0 +1,67 @@
+"""The records with which an architecture's file describes foreign layouts of its weights. `convert` acts on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from mixlab.errors import MixlabError
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Foreign names that match `pattern` become `name` (with \\1, \\2 from the pattern), their tensors `change`d."""
+
+    pattern: str
+    name: str
+    change: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Importer:
+    """One foreign layout of one architecture."""
+
+    name: str
+    recognises: Callable[[Mapping[str, Tensor]], bool]
+    settings: Callable[[Mapping[str, Tensor]], dict[str, Any]]  # of the configuration; raises where it cannot be expressed
+    task: Callable[[Mapping[str, Tensor]], str]
+    renames: Sequence[Rename]
+    prepare: Callable[[State], State] = dict  # what renaming one tensor at a time cannot do
+    note: str = ""  # what the file cannot tell, and what is assumed
+
+
+def count_layers(state: Mapping[str, Tensor], pattern: str) -> int:
+    """How many different numbers the first group of a pattern takes."""
+    return len({match.group(1) for name in state if (match := re.fullmatch(pattern, name))})
+
+
+def shape_of(state: Mapping[str, Tensor], pattern: str) -> tuple[int, ...]:
+    """The shape of the first tensor whose name matches."""
+    for name, tensor in state.items():
+        if re.fullmatch(pattern, name):
+            return tuple(tensor.shape)
+    raise MixlabError(f"no tensor is named like {pattern}; the file is not complete")
+
+
+def modules(prefix: str, names: Mapping[str, str]) -> list[Rename]:
+    """Renames of whole modules (weight and bias) inside the blocks; the first group of `prefix` is the layer."""
+    both = r"\.(weight|bias)"
+    return [Rename(prefix + re.escape(theirs) + both, rf"model.body.blocks.\1.{ours}.\2") for theirs, ours in names.items()]
+
+
+def tensors(prefix: str, names: Mapping[str, str], change: Callable[[Tensor], Tensor] | None = None) -> list[Rename]:
+    """Renames of single tensors inside the blocks."""
+    return [Rename(prefix + re.escape(theirs), rf"model.body.blocks.\1.{ours}", change) for theirs, ours in names.items()]
+
+
+def image_settings(settings: dict[str, Any], patch: int, channels: int, labels: int) -> dict[str, Any]:
+    """The settings of a stack whose length is that of a square image, pooled by its mean."""
+    side = round(settings.pop("max_position_embeddings") ** 0.5)
+    image = {"image_size": side * patch, "patch_size": patch, "num_channels": channels, "num_labels": labels}
+    return {**settings, **image, "modality": "image", "pooling": "mean"}

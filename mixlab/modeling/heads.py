@@ -1,0 +1,380 @@
+"""The heads: one class per task, written once, for every architecture that declares the task.
+
+Axes: b batch, n tokens of this call, t tokens seen so far, d channels, V vocabulary, C classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+from transformers import GenerationMixin
+from transformers.cache_utils import Cache
+from transformers.utils.generic import can_return_tuple
+
+from mixlab.errors import MixlabError
+from mixlab.modeling.backbone import MixerModel, MixerPreTrainedModel
+from mixlab.modeling.config import MixerConfig
+from mixlab.modeling.outputs import BackboneOutput, HeadOutput, SpanOutput
+
+IGNORED = -100  # the label of a token that is not scored
+
+
+class MixerHead(MixerPreTrainedModel):
+    """A backbone, and something on top."""
+
+    backbone_class: type[MixerModel]
+    task: str
+
+    def __init__(self, config: MixerConfig) -> None:
+        super().__init__(config)
+        if self.task not in config.traits.tasks:
+            raise MixlabError(f"this {config.model_type} cannot do {self.task!r}; it can do: {', '.join(config.traits.tasks)}")
+        self.model = self.backbone_class(config)
+        self.main_input_name = self.model.main_input_name
+        self.build(config)
+        self.post_init()
+
+    def build(self, config: MixerConfig) -> None:
+        """Make the layers of the head."""
+        raise NotImplementedError
+
+
+class VocabularyHead(MixerHead):
+    """Logits over the vocabulary, tied to the embeddings unless the configuration says otherwise."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.stem.tokens.weight"}  # noqa: RUF012 (transformers reads a plain dict)
+    accepts_loss_kwargs = True
+
+    def build(self, config: MixerConfig) -> None:
+        self.transform = HeadTransform(config) if config.head_transform else nn.Identity()
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head = new_embeddings
+
+    def logits(self, hidden: Float[Tensor, "*b d"]) -> Float[Tensor, "*b V"]:
+        return self.lm_head(self.transform(hidden))
+
+
+class HeadTransform(nn.Module):
+    """BERT's: a dense layer, gelu and a norm before the logits."""
+
+    def __init__(self, config: MixerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        return self.norm(F.gelu(self.dense(hidden)))
+
+
+class MixerForMaskedLM(VocabularyHead):
+    """Predicts hidden tokens from both sides."""
+
+    task = "masked-lm"
+
+    def build(self, config: MixerConfig) -> None:
+        if config.causal:
+            raise MixlabError("masked-lm needs a model that sees both sides; build it with causal=False, or use task='causal-lm'")
+        super().build(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "b n"] | None = None,
+        attention_mask: Int[Tensor, "b n"] | None = None,
+        token_type_ids: Int[Tensor, "b n"] | None = None,
+        inputs_embeds: Float[Tensor, "b n d"] | None = None,
+        labels: Int[Tensor, "b n"] | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_maps: bool = False,
+        num_items_in_batch: Int[Tensor, ""] | int | None = None,
+    ) -> HeadOutput:
+        """With `labels` and `labelled_logits_only`, the logits are those of the labelled tokens alone, (labelled, V)."""
+        base = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            output_maps=output_maps,
+            return_dict=True,
+        )
+        hidden = base.last_hidden_state
+        if labels is not None:
+            _check_labels(labels, hidden.shape[:2])
+            if self.config.labelled_logits_only:
+                labelled = labels != IGNORED
+                hidden, labels = hidden[labelled], labels[labelled]  # m d, m
+        logits = self.logits(hidden)
+        loss = None if labels is None else token_loss(logits, labels, num_items_in_batch)
+        return _head_output(base, loss, logits)
+
+
+class MixerForCausalLM(VocabularyHead, GenerationMixin):
+    """Predicts the next token; generates with a cache."""
+
+    task = "causal-lm"
+    generate = GenerationMixin.generate  # pyright: ignore[reportAttributeAccessIssue] (before the backbone's refusal)
+
+    def build(self, config: MixerConfig) -> None:
+        if not config.causal:
+            raise MixlabError(
+                "causal-lm needs causal=True, and this configuration reads both sides; "
+                "create(..., task='causal-lm') builds one, `mixlab import DIR --task causal-lm` converts a checkpoint"
+            )
+        super().build(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "b n"] | None = None,
+        attention_mask: Int[Tensor, "b t"] | None = None,
+        token_type_ids: Int[Tensor, "b n"] | None = None,
+        inputs_embeds: Float[Tensor, "b n d"] | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool = False,
+        labels: Int[Tensor, "b n"] | None = None,
+        logits_to_keep: int | Int[Tensor, " m"] = 0,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_maps: bool = False,
+        num_items_in_batch: Int[Tensor, ""] | int | None = None,
+    ) -> HeadOutput:
+        """Labels are the inputs themselves; they are shifted here. `logits_to_keep`: only the last ones, 0 for all."""
+        base = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            output_maps=output_maps,
+            return_dict=True,
+        )
+        hidden = base.last_hidden_state
+        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.logits(hidden[:, keep])
+        loss = None
+        if labels is not None:
+            if logits.shape[1] != hidden.shape[1]:
+                raise MixlabError("labels need the logits of all tokens; leave logits_to_keep at 0")
+            _check_labels(labels, hidden.shape[:2])
+            loss = token_loss(logits[:, :-1], labels[:, 1:], num_items_in_batch)
+        return _head_output(base, loss, logits)
+
+
+class ClassifierHead(MixerHead):
+    """Dropout and one projection to the labels."""
+
+    def build(self, config: MixerConfig) -> None:
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels or 0)
+
+
+class MixerForSequenceClassification(ClassifierHead):
+    """Labels or numbers for a whole text, from its first token, its last, or their mean."""
+
+    task = "sequence-classification"
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "b n"] | None = None,
+        attention_mask: Int[Tensor, "b n"] | None = None,
+        token_type_ids: Int[Tensor, "b n"] | None = None,
+        inputs_embeds: Float[Tensor, "b n d"] | None = None,
+        labels: Shaped[Tensor, "b ..."] | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_maps: bool = False,
+    ) -> HeadOutput:
+        """The loss follows `config.problem_type`: regression, one label, or several."""
+        base = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            output_maps=output_maps,
+            return_dict=True,
+        )
+        pooled = pool(base.last_hidden_state, attention_mask, self.config.pooling)
+        logits = self.classifier(self.dropout(pooled))
+        loss = None if labels is None else self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return _head_output(base, loss, logits)
+
+
+class MixerForTokenClassification(ClassifierHead):
+    """A label for every token."""
+
+    task = "token-classification"
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "b n"] | None = None,
+        attention_mask: Int[Tensor, "b n"] | None = None,
+        token_type_ids: Int[Tensor, "b n"] | None = None,
+        inputs_embeds: Float[Tensor, "b n d"] | None = None,
+        labels: Int[Tensor, "b n"] | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_maps: bool = False,
+    ) -> HeadOutput:
+        """Tokens with the label -100 are not scored."""
+        base = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            output_maps=output_maps,
+            return_dict=True,
+        )
+        logits = self.classifier(self.dropout(base.last_hidden_state))
+        if labels is not None:
+            _check_labels(labels, logits.shape[:2])
+        loss = None if labels is None else token_loss(logits, labels)
+        return _head_output(base, loss, logits)
+
+
+class MixerForQuestionAnswering(MixerHead):
+    """Where in the text the answer starts and where it ends."""
+
+    task = "question-answering"
+
+    def build(self, config: MixerConfig) -> None:
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "b n"] | None = None,
+        attention_mask: Int[Tensor, "b n"] | None = None,
+        token_type_ids: Int[Tensor, "b n"] | None = None,
+        inputs_embeds: Float[Tensor, "b n d"] | None = None,
+        start_positions: Int[Tensor, " b"] | None = None,
+        end_positions: Int[Tensor, " b"] | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_maps: bool = False,
+    ) -> SpanOutput:
+        """Positions outside the text (an answer in another window) are not scored."""
+        base = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            output_maps=output_maps,
+            return_dict=True,
+        )
+        start, end = self.qa_outputs(base.last_hidden_state).unbind(-1)  # b n each
+        loss = None
+        if (start_positions is None) != (end_positions is None):
+            raise MixlabError("give both start_positions and end_positions, or neither")
+        if start_positions is not None and end_positions is not None:
+            loss = (span_loss(start, start_positions) + span_loss(end, end_positions)) / 2
+        return SpanOutput(
+            loss=loss,
+            start_logits=start,
+            end_logits=end,
+            hidden_states=base.hidden_states,
+            attentions=base.attentions,
+            maps=base.maps,
+        )
+
+
+class MixerForImageClassification(ClassifierHead):
+    """A label for an image, from its cls token or the mean of its patches."""
+
+    task = "image-classification"
+    main_input_name = "pixel_values"
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Float[Tensor, "b c height width"] | None = None,
+        labels: Shaped[Tensor, "b ..."] | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_maps: bool = False,
+    ) -> HeadOutput:
+        base = self.model(
+            pixel_values=pixel_values,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            output_maps=output_maps,
+            return_dict=True,
+        )
+        logits = self.classifier(self.dropout(pool(base.last_hidden_state, None, self.config.pooling)))
+        loss = None if labels is None else self.loss_function(labels, logits, self.config)
+        return _head_output(base, loss, logits)
+
+
+HEADS: tuple[type[MixerHead], ...] = (
+    MixerForMaskedLM,
+    MixerForCausalLM,
+    MixerForSequenceClassification,
+    MixerForTokenClassification,
+    MixerForQuestionAnswering,
+    MixerForImageClassification,
+)
+
+
+def _head_output(base: BackboneOutput, loss: Tensor | None, logits: Tensor) -> HeadOutput:
+    return HeadOutput(
+        loss=loss,
+        logits=logits,
+        past_key_values=base.past_key_values,
+        hidden_states=base.hidden_states,
+        attentions=base.attentions,
+        maps=base.maps,
+    )
+
+
+def _check_labels(labels: Tensor, expected: torch.Size) -> None:
+    if labels.shape != expected:
+        raise MixlabError(f"labels of shape {tuple(labels.shape)}, expected {tuple(expected)}, {IGNORED} where none is scored")
+
+
+def pool(hidden: Float[Tensor, "b n d"], mask: Int[Tensor, "b n"] | None, how: str) -> Float[Tensor, "b d"]:
+    """One vector per sample; wherever the padding stands, only real tokens count."""
+    if mask is None:
+        return hidden.mean(1) if how == "mean" else hidden[:, 0 if how == "cls" else -1]
+    mask = mask.bool()
+    if how == "mean":
+        return hidden.masked_fill(~mask[..., None], 0.0).sum(1) / mask.sum(1, keepdim=True)
+    first_or_last = mask.int().argmax(1) if how == "cls" else mask.shape[1] - 1 - mask.int().flip(1).argmax(1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), first_or_last]
+
+
+def token_loss(logits: Float[Tensor, "*b V"], labels: Int[Tensor, "*b"], count: Int[Tensor, ""] | int | None = None) -> Float[Tensor, ""]:
+    """Mean cross-entropy of the labelled tokens; 0, not NaN, where there are none.
+
+    `count` is the number of labelled tokens of a whole accumulated batch, when the trainer knows it.
+    """
+    labels = labels.to(logits.device)
+    total = F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    return total / ((labels != IGNORED).sum().clamp(min=1) if count is None else count)
+
+
+def span_loss(logits: Float[Tensor, "b n"], positions: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+    """Mean cross-entropy of one end of a span over the tokens; positions outside are ignored."""
+    n = logits.shape[1]
+    positions = positions.reshape(-1).to(logits.device)
+    inside = (positions >= 0) & (positions < n)
+    return token_loss(logits, positions.masked_fill(~inside, IGNORED))

@@ -1,0 +1,94 @@
+"""Loading that cannot lie: a checkpoint either fits the model or is refused with the reason, in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers import AutoConfig
+
+from mixlab.errors import MixlabError, one_line
+
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def some(names: Any, most: int = 3) -> str:
+    """A few names of many: `a, b, c and 7 more`."""
+    listed = sorted(names)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """The config.json of a model folder; refused when it is not one, or when its weights are a pickle."""
+    if not (folder / "config.json").is_file():
+        raise MixlabError(f"{folder} holds no config.json; give a folder written by save_pretrained")
+    if not list(folder.glob("*.safetensors")):
+        pickles = [path.name for pattern in PICKLES for path in folder.glob(pattern)]
+        if pickles:
+            raise MixlabError(f"{folder} holds only a pickle, {pickles[0]}, which can run code; see `mixlab import --allow-pickle`")
+        raise MixlabError(f"{folder} holds no model.safetensors; the weights are missing")
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise MixlabError(f"{folder / 'config.json'} is not JSON: {one_line(error)}") from error
+    if not isinstance(config, dict):
+        raise MixlabError(f"{folder / 'config.json'} is not a JSON object; it was not written by save_pretrained")
+    return config
+
+
+class StrictLoading:
+    """Put before PreTrainedModel: `from_pretrained` refuses what transformers would only warn about.
+
+    A head may be new (finetuning) or left behind (features only), since tasks share backbones. The backbone must fit exactly.
+    """
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        wants_info = kwargs.pop("output_loading_info", False)
+        place = Path(str(pretrained_model_name_or_path))
+        if place.is_dir() and kwargs.get("state_dict") is None:
+            folder = place / kwargs.get("subfolder", "")
+            stored = check_folder(folder).get("model_type")
+            expected = cls.config_class.model_type  # type: ignore[attr-defined]
+            if stored != expected:
+                raise MixlabError(f"{folder} holds a {stored!r} model, not {expected!r}; load it with AutoModel")
+        kwargs.setdefault("use_safetensors", True)
+        try:
+            model, info = super().from_pretrained(  # type: ignore[misc]
+                pretrained_model_name_or_path, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+            )
+        except SafetensorError as error:
+            raise MixlabError(f"the weights of {place} are damaged ({one_line(error)}); restore the file from its source") from error
+        except OSError as error:
+            raise MixlabError(f"{place} cannot be loaded: {one_line(error)}") from error
+        _check_fit(model, info, place)
+        return (model, info) if wants_info else model
+
+
+def _check_fit(model: Any, info: dict[str, Any], place: Path) -> None:
+    prefix = f"{model.base_model_prefix}."
+    has_head = hasattr(model, model.base_model_prefix)
+    shapes = {name: (tuple(stored), tuple(ours)) for name, stored, ours in info["mismatched_keys"]}
+    for name, (stored, ours) in shapes.items():
+        raise MixlabError(f"{place}: {name} is stored as {stored}, but the configuration needs {ours}; the files do not belong together")
+    missing = [name for name in info["missing_keys"] if name.startswith(prefix) or not has_head]
+    if missing:
+        raise MixlabError(f"{place} lacks {some(missing)}; the checkpoint is incomplete or of another configuration")
+    # Left behind: the heads of other tasks. Anything under the backbone's names must be used.
+    inside = (prefix, "stem.", "body.")
+    extra = [name for name in info["unexpected_keys"] if name.startswith(inside)]
+    if extra:
+        raise MixlabError(f"{place} holds {some(extra)}, which this model does not have; the checkpoint is of another configuration")
+
+
+def load_config(place: str) -> Any:
+    """The configuration in a folder, whatever the architecture."""
+    check_folder(Path(place))
+    try:
+        return AutoConfig.from_pretrained(place)
+    except MixlabError:
+        raise
+    except (ValueError, OSError, KeyError) as error:
+        raise MixlabError(f"{place}: {one_line(error)}") from error

@@ -1,0 +1,34 @@
+"""What an architecture declares that it can do. The conformance suite checks every declaration; what is not declared is refused."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+LengthPolicy = Literal["any", "cap", "grid", "fixed"]
+
+TEXT_TASKS = (
+    "features",
+    "masked-lm",
+    "causal-lm",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+)
+IMAGE_TASKS = ("features", "image-classification")
+
+
+@dataclass(frozen=True)
+class Traits:
+    """The abilities of one configuration of an architecture."""
+
+    masks: bool  # padding is never read
+    causal: bool  # can be built so that no token reads a later one
+    length: LengthPolicy  # any; up to a cap; any grid of allowed sides; one length only
+    modalities: tuple[str, ...]  # "text", "image"
+    tasks: tuple[str, ...]
+    order: tuple[int, ...]  # degree of each token-mixing term in its input, normalisers aside
+    attention: bool  # has attention maps to show
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
