@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from mixlab.errors import MixlabError
 from mixlab.modeling.auto import create, register_with_transformers
-from mixlab.registry import archs, presets
+from mixlab.registry import presets
 
 if TYPE_CHECKING:
     from mixlab.accounting import Account
     from mixlab.modeling.config import MixerConfig
+    from mixlab.registry import archs
+else:
+    from mixlab import archs  # a package that can be called: archs() lists, archs.gmlp is the file
 
 __version__ = "0.1.0"
 __all__ = ["MixlabError", "account", "archs", "config", "create", "presets"]

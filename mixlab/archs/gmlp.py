@@ -129,16 +129,16 @@ def _vision(d: int, survival: float, published: str) -> Preset:
     # The eps of the gate is timm's, so that its weights fit the preset.
     settings = {"num_hidden_layers": 30, "hidden_size": d, "intermediate_size": 6 * d, "gate_norm_eps": 1e-5, "num_labels": 1000}
     settings |= {**IMAGE, "drop_path": round(1 - survival, 2)}
-    return Preset(settings, "image-classification", "Tables 1 and 2, ImageNet", published)
+    return Preset(settings, "image-classification", "Table 1, ImageNet", published)
 
 
 IMAGE = {"modality": "image", "spatial_structure": "dense", "pooling": "mean"}
 TINY = {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 512}
 
 PRESETS = {
-    "gmlp-ti16-224": _vision(128, 1.00, "6M"),
-    "gmlp-s16-224": _vision(256, 0.95, "20M"),
-    "gmlp-b16-224": _vision(512, 0.80, "73M"),
+    "gmlp-ti16-224": _vision(128, 1.00, "5.9M"),
+    "gmlp-s16-224": _vision(256, 0.95, "19.5M"),
+    "gmlp-b16-224": _vision(512, 0.80, "73.4M"),
     "gmlp-base": _language(48, 512, 3072, 512, "130M", "Tables 5 and 6"),
     "gmlp-large": _language(96, 768, 3072, 512, "365M", "Tables 5 and 6"),
     "gmlp-xlarge": _language(144, 1024, 4096, 512, "941M", "Tables 5 and 6"),
@@ -201,11 +201,11 @@ def lucidrains_settings(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def lucidrains_prepare(state: State) -> State:
-    """`circulant_matrix=True` is, in that package, a lower triangle of taps, scaled by position: written out, a dense W."""
+    """`circulant_matrix=True` is, in that package, a lower triangle of taps (the last is its diagonal), scaled by position."""
     state = dict(state)
     for name in [name for name in state if name.endswith("sgu.circulant_pos_x")]:
         base = name.removesuffix("circulant_pos_x")
-        taps, rows, columns = state[base + "weight"], state.pop(name), state.pop(base + "circulant_pos_y")
+        taps, rows, columns = state[base + "weight"].flip(-1), state.pop(name), state.pop(base + "circulant_pos_y")
         offset = torch.arange(taps.shape[1])[:, None] - torch.arange(taps.shape[1])
         state[base + "weight"] = taps[:, offset.clamp(min=0)] * (offset >= 0) * rows[..., None] * columns[:, None]
     return state
@@ -233,7 +233,7 @@ LUCIDRAINS_RENAMES = [
 ]
 LUCIDRAINS_NOTE = (
     "assumed, since the file does not say: act=Identity and shift_tokens=0; "
-    "a causal model needs --task causal-lm, one with act=Tanh needs gate_activation='tanh' in its config.json"
+    "a causal model needs task='causal-lm', one with act=Tanh the setting gate_activation='tanh'"
 )
 
 LABML = r"(?:.*\.)?layers\.(\d+)\."

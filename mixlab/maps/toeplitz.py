@@ -28,8 +28,10 @@ class ToeplitzMap:
         return apply_dense(self.dense(), v)
 
     def dense(self) -> Float[Tensor, "H m t"]:
-        # Row i of the operator is the window of the reversed taps that starts at n - 1 - i.
-        return self.taps.flip(-1).unfold(-1, self.length, 1).flip(-2)
+        # Rows of 2n numbers cut into rows of 2n - 1 move by one from row to row, which is what the diagonals need.
+        n = self.length
+        rows = F.pad(self.taps.flip(-1), (0, 1))[:, None].expand(-1, n, -1).flatten(1)  # H n*2n
+        return rows[:, : n * (2 * n - 1)].unflatten(1, (n, 2 * n - 1))[..., n - 1 :]
 
     def macs(self, channels: int) -> int:
         """Of the dense product that it stands for."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mixlab import registry
 from mixlab.accounting import FULL, Account, Convention, Line, in_group
 from mixlab.accounting.parts import embedding, layer_norm, linear, patch_projection, tied_logits
 from mixlab.errors import MixlabError, unknown
-from mixlab.modeling.architecture import Architecture, find_preset
+from mixlab.modeling.architecture import Architecture, find_preset, task_overrides
 from mixlab.modeling.config import MixerConfig
 from mixlab.modeling.tasks import TASK_HEADS
 
@@ -16,9 +17,7 @@ from mixlab.modeling.tasks import TASK_HEADS
 def account_of_preset(name: str, length: int | None, task: str | None, overrides: Mapping[str, Any]) -> Account:
     architecture, preset = find_preset(name)
     task = task or preset.task
-    if task == "causal-lm":
-        overrides = {"causal": True, "pooling": "last", **overrides}
-    return account(architecture, preset.config(architecture, overrides), task, length)
+    return account(architecture, preset.config(architecture, task_overrides(task, overrides)), task, length)
 
 
 def account(
@@ -30,12 +29,12 @@ def account(
     if task not in config.traits.tasks:
         raise MixlabError(f"this {config.model_type} cannot do {task!r}; it can do: {', '.join(config.traits.tasks)}")
     n = config.length if length is None else length
-    if not 1 <= n <= config.length:
-        raise MixlabError(f"length {n} is outside 1..{config.length}, what this {config.model_type} reads")
+    if n < 1 or (config.max_position_embeddings is not None and n > config.length):
+        raise MixlabError(f"length {n} is outside 1..{config.max_position_embeddings}, what this {config.model_type} reads")
     if config.modality == "image" and n != config.length:
         raise MixlabError(f"length {n}: an image of this model has {config.length} tokens; set image_size instead")
     lines = [
-        *in_group("stem", _stem(config)),
+        *in_group("stem", [] if architecture.stem else _stem(config)),
         *in_group("body", architecture.account(config, n)),
         *in_group("head", _head(config, task, n, convention)),
     ]
@@ -44,11 +43,11 @@ def account(
 
 def _stem(config: MixerConfig) -> list[Line]:
     if config.modality == "image":
-        patches = patch_projection(config.image_size, config.patch_size, config.num_channels, config.hidden_size)
-        cls = [embedding("cls token", 1, config.hidden_size)] if config.prefix_tokens else []
+        patches = patch_projection(config.image_size, config.patch_size, config.num_channels, config.stem_size)
+        cls = [embedding("cls token", 1, config.stem_size)] if config.prefix_tokens else []
         return [patches, *cls]
-    segments = [embedding("segments", config.type_vocab_size, config.hidden_size)] if config.type_vocab_size else []
-    return [embedding("tokens", config.vocab_size, config.hidden_size), *segments]
+    segments = [embedding("segments", config.type_vocab_size, config.stem_size)] if config.type_vocab_size else []
+    return [embedding("tokens", config.vocab_size, config.stem_size), *segments]
 
 
 def _head(config: MixerConfig, task: str, n: int, convention: Convention) -> list[Line]:
@@ -66,3 +65,35 @@ def _head(config: MixerConfig, task: str, n: int, convention: Convention) -> lis
         return [linear("start and end", d, 2, n)]
     scored = n if task == "token-classification" else 1
     return [linear("classifier", d, config.num_labels or 0, scored)]
+
+
+def preset_table() -> list[dict[str, Any]]:
+    """Every preset that a publication gives a count for: ours, theirs as printed, and how far apart they are."""
+    rows = []
+    for name in registry.presets():
+        architecture, preset = find_preset(name)
+        counted = account(architecture, preset.config(architecture, {}), preset.task)
+        rows.append(
+            {
+                "preset": name,
+                "source": preset.source,
+                "task": preset.task,
+                "params": counted.params,
+                "published": preset.published,
+                "difference": difference(counted.params, preset.published),
+                "macs": counted.macs,
+                "length": counted.length,
+            }
+        )
+    return rows
+
+
+def difference(count: int, published: str | None) -> str:
+    """`none` where the count rounds to what is printed, else the difference in percent."""
+    if published is None:
+        return ""
+    printed = published.removesuffix("M")
+    decimals = len(printed.partition(".")[2])
+    if f"{count / 1e6:.{decimals}f}" == printed:
+        return "none"
+    return f"{100 * (count / 1e6 / float(printed) - 1):+.1f}%"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import nn
 
 from mixlab import registry
 from mixlab.accounting import Line
-from mixlab.errors import unknown
+from mixlab.errors import MixlabError, unknown
 from mixlab.layers import Stack
 from mixlab.modeling.config import MixerConfig
 from mixlab.modeling.foreign import Importer
@@ -41,9 +42,10 @@ class Architecture:
     name: str
     config: type[MixerConfig]
     body: Callable[[Any], nn.Module]  # config -> module, Tokens -> Tokens
-    account: Callable[[Any, int], Sequence[Line]]  # config, length -> the lines of the body
+    account: Callable[[Any, int], Sequence[Line]]  # config, length -> the lines of the body, and of a stem of its own
     presets: Mapping[str, Preset]
     importers: Sequence[Importer] = ()
+    stem: Callable[[Any], nn.Module] | None = None  # config -> module, raw input -> tokens; None: the usual one
 
     def __post_init__(self) -> None:
         # The model classes are made on first use; this lets them be imported (and unpickled) from the architecture's module.
@@ -66,12 +68,20 @@ class Architecture:
 
     def field_names(self) -> set[str]:
         """What may be set: the fields of the configuration, and the number of labels."""
-        return {name for name in self.config.__dataclass_fields__ if name not in _NOT_TO_BE_SET} | {"num_labels"}
+        return {field.name for field in fields(self.config) if field.name not in _NOT_TO_BE_SET} | {"num_labels"}
 
 
 # Fields of the base class that a preset or a user has no business with.
 _NOT_TO_BE_SET = frozenset(
-    ["transformers_version", "architectures", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "is_encoder_decoder"]
+    [
+        "mixlab_format",
+        "transformers_version",
+        "architectures",
+        "output_hidden_states",
+        "return_dict",
+        "chunk_size_feed_forward",
+        "is_encoder_decoder",
+    ]
 )
 
 
@@ -97,3 +107,26 @@ def config_of(name: str, overrides: Mapping[str, Any]) -> MixerConfig:
     """The configuration of a preset with some fields replaced."""
     architecture, preset = find_preset(name)
     return preset.config(architecture, overrides)
+
+
+def task_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What a task asks of a configuration, besides what the user does: a causal language model reads only what came before."""
+    if task != "causal-lm":
+        return dict(overrides)
+    if overrides.get("causal") is False:
+        raise MixlabError("task='causal-lm' with causal=False contradict each other; leave causal out")
+    return {"pooling": "last", **overrides, "causal": True}
+
+
+def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """`key=value` texts as settings; values are read as JSON where they are, and as text otherwise."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise MixlabError(f"setting {pair!r} is not of the form key=value")
+        try:
+            settings[name] = json.loads(text)
+        except ValueError:
+            settings[name] = text
+    return settings

@@ -61,16 +61,12 @@ def model_class(arch: str, task: str) -> type[MixerPreTrainedModel]:
 
 def create(name: str, task: str | None = None, **overrides: Any) -> MixerPreTrainedModel:
     """A randomly initialised model of a preset; `task` defaults to that of its paper, and causal-lm makes it causal."""
-    from mixlab.modeling.architecture import find_preset
+    from mixlab.modeling.architecture import find_preset, task_overrides
 
     architecture, preset = find_preset(name)
     task = task or preset.task
     cls = model_class(architecture.name, task)
-    if task == "causal-lm":
-        if overrides.setdefault("causal", True) is not True:
-            raise MixlabError("task='causal-lm' with causal=False contradict each other; leave causal out")
-        overrides.setdefault("pooling", "last")
-    config = preset.config(architecture, overrides)
+    config = preset.config(architecture, task_overrides(task, overrides))
     if task not in config.traits.tasks:
         raise MixlabError(f"{name} cannot do {task!r}; it can do: {', '.join(config.traits.tasks)}")
     return cls(config)

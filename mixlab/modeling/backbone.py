@@ -75,29 +75,15 @@ class MixerModel(MixerPreTrainedModel):
         super().__init__(config)
         if config.modality == "image":
             self.main_input_name = "pixel_values"
-            self.stem: TextStem | PatchStem = PatchStem(
-                config.patch_size,
-                config.num_channels,
-                config.hidden_size,
-                cls=config.prefix_tokens == 1,
-                dropout=config.hidden_dropout,
-            )
-        else:
-            self.stem = TextStem(
-                config.vocab_size,
-                config.hidden_size,
-                segments=config.type_vocab_size,
-                pad=config.pad_token_id,
-                dropout=config.hidden_dropout,
-            )
+        self.stem: Any = (self.architecture.stem or default_stem)(config)
         self.body = self.architecture.body(config)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        return self.stem.tokens if isinstance(self.stem, TextStem) else self.stem.projection
+        return self.stem.projection if self.config.modality == "image" else self.stem.tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        if not isinstance(self.stem, TextStem) or not isinstance(value, nn.Embedding):
+        if self.config.modality != "text" or not isinstance(value, nn.Embedding):
             raise MixlabError("only a text model has token embeddings that can be replaced")
         self.stem.tokens = value
 
@@ -129,19 +115,22 @@ class MixerModel(MixerPreTrainedModel):
         if past_key_values is not None:
             positions = None if mask is None else (mask.long().cumsum(1) - 1).clamp(min=0)
             tokens = Tokens(x, mask, positions, caches=past_key_values.layers, past=past, record=record)  # pyright: ignore
-        slots = None
+        slots, moves = None, False
         if mask is not None and past_key_values is None:
             slots = front_slots(mask)
-            tokens = Tokens(to_front(x, slots), to_front(mask, slots), record=record)
+            moves = not inputs.padded_behind(mask)  # where nothing moves, recorded hidden states stay on the gradient's path
+            if moves:
+                tokens = Tokens(to_front(x, slots), to_front(mask, slots), record=record)
 
         x = self.body(tokens).x
         kept = {kind: record.of(kind) for kind in record.wanted}
         if slots is not None and mask is not None:
-            x = from_front(x, slots)
             for kind, values in kept.items():
-                kept[kind] = tuple(
-                    from_front(value, slots) if kind == "hidden" else _maps_from_front(value, slots, mask) for value in values
-                )
+                if kind != "hidden":
+                    kept[kind] = tuple(_maps_from_front(value, slots, mask) for value in values)
+                elif moves:
+                    kept[kind] = tuple(from_front(value, slots) for value in values)
+            x = from_front(x, slots) if moves else x
         return BackboneOutput(
             last_hidden_state=x,
             past_key_values=past_key_values,
@@ -152,11 +141,11 @@ class MixerModel(MixerPreTrainedModel):
 
     def embed(self, ids: Tensor | None, embedded: Tensor | None, segments: Tensor | None, pixels: Tensor | None) -> Float[Tensor, "b n d"]:
         """Whichever input was given, through the stem."""
-        if isinstance(self.stem, PatchStem):
+        if self.config.modality == "image":
             if pixels is None or ids is not None or embedded is not None:
                 raise MixlabError("this model reads images: give pixel_values, and neither input_ids nor inputs_embeds")
             inputs.check_pixels(self.config, pixels)
-            return self.stem(pixels.to(self.stem.projection.weight.dtype))
+            return self.stem(pixels.to(self.dtype))
         if pixels is not None:
             raise MixlabError("this model reads text: give input_ids or inputs_embeds, not pixel_values")
         if (ids is None) == (embedded is None):
@@ -190,6 +179,20 @@ class MixerModel(MixerPreTrainedModel):
             raise MixlabError(f"{self.config.model_type} has no attention to output; output_maps=True shows how it mixes tokens")
         wanted = {"hidden": hidden, "attention": attentions, "maps": maps}
         return Record(frozenset(kind for kind, yes in wanted.items() if yes))
+
+
+def default_stem(config: MixerConfig) -> TextStem | PatchStem:
+    """By the kind of input, for architectures that bring no stem of their own."""
+    if config.modality == "image":
+        cls = config.prefix_tokens == 1
+        return PatchStem(config.patch_size, config.num_channels, config.stem_size, cls=cls, dropout=config.hidden_dropout)
+    return TextStem(
+        config.vocab_size,
+        config.stem_size,
+        segments=config.type_vocab_size,
+        pad=config.pad_token_id,
+        dropout=config.hidden_dropout,
+    )
 
 
 def _maps_from_front(maps: Float[Tensor, "*b H n n"], slots: Int[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b H n n"]:

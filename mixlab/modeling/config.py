@@ -1,7 +1,6 @@
 """The configuration that every architecture shares: typed fields, unknown names refused, values cross-checked."""
 
-from __future__ import annotations
-
+import inspect
 from dataclasses import fields
 from functools import wraps
 from typing import Any, ClassVar, Literal
@@ -14,6 +13,7 @@ from mixlab.errors import MixlabError, one_line, unknown
 from mixlab.modeling.traits import Traits
 
 Number = float | int
+FORMAT = 1  # of checkpoints; raised when an older mixlab would misread a new one
 
 # What transformers writes into, or passes through, a configuration besides its fields. Anything else is a mistake or an attack.
 _PASSED_BY_TRANSFORMERS = frozenset(
@@ -29,6 +29,7 @@ class MixerConfig(PreTrainedConfig):
     hidden_size: int = 512
     num_hidden_layers: int = 6
     modality: Literal["text", "image"] = "text"
+    mixlab_format: int = FORMAT  # in which the checkpoint was written
 
     vocab_size: int = 32000
     max_position_embeddings: int | None = None  # the longest sequence; an image sets it itself
@@ -55,22 +56,31 @@ class MixerConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = None
 
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
+        # Annotations that are text (a future import in the file) would pass @strict unchecked.
+        cls.__annotations__ = inspect.get_annotations(cls, eval_str=True)
         super().__init_subclass__(*args, **kwargs)
         strict(cls)
         cls.__init__ = _with_one_line_errors(cls.__init__)
 
     def __post_init__(self, **kwargs: Any) -> None:
+        if self.mixlab_format > FORMAT:
+            raise MixlabError(f"format {self.mixlab_format} is newer than {FORMAT}, the newest that this version reads; upgrade mixlab")
+        if self.mixlab_format < 1:
+            raise MixlabError(f"mixlab_format is {self.mixlab_format}; the first is 1, so the configuration is damaged")
         known = {f.name for f in fields(self)} | _PASSED_BY_TRANSFORMERS
         for name in kwargs:
             if name not in known:
                 raise unknown(f"{type(self).__name__} field", name, [k for k in known if not k.startswith("_")])
         if kwargs.pop("model_type", self.model_type) != self.model_type:
             raise MixlabError(f"this configuration is not of model_type {self.model_type!r}; load it with AutoConfig")
+        if kwargs.get("attn_implementation") not in (None, "eager", "sdpa"):  # any other may be the name of a kernel to download
+            raise MixlabError(f"attn_implementation {kwargs['attn_implementation']!r} is not supported; use 'sdpa', or leave it out")
         self._check_sizes()
         if self.modality == "image":
             self.max_position_embeddings = self._image_length()
         elif self.max_position_embeddings is None:
-            raise MixlabError("max_position_embeddings is missing; give the longest sequence that the model shall read")
+            if self.traits.length != "any":
+                raise MixlabError("max_position_embeddings is missing; give the longest sequence that the model shall read")
         elif self.max_position_embeddings < 1:
             raise MixlabError(f"max_position_embeddings is {self.max_position_embeddings}; it must be at least 1")
         self._check_pooling()
@@ -113,6 +123,11 @@ class MixerConfig(PreTrainedConfig):
         return self.image_size // self.patch_size
 
     @property
+    def stem_size(self) -> int:
+        """Channels that enter the body; a hierarchy whose width grows gives its own."""
+        return self.hidden_size
+
+    @property
     def prefix_tokens(self) -> int:
         """Tokens before the patches of an image."""
         return 1 if self.pooling == "cls" else 0
@@ -120,7 +135,8 @@ class MixerConfig(PreTrainedConfig):
     @property
     def length(self) -> int:
         """The longest sequence, as a plain number."""
-        assert self.max_position_embeddings is not None  # set by __post_init__
+        if self.max_position_embeddings is None:
+            raise MixlabError(f"this {self.model_type} reads any length, so none is known; give a length")
         return self.max_position_embeddings
 
     @property

@@ -6,7 +6,6 @@ names map to ours. The machinery here reads the file safely, renames, loads, and
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from mixlab import registry
 from mixlab.errors import MixlabError, one_line
-from mixlab.modeling.architecture import Architecture, find_preset, load
+from mixlab.modeling.architecture import Architecture, find_preset, load, task_overrides
 from mixlab.modeling.auto import model_class
 from mixlab.modeling.foreign import Importer, State
 from mixlab.modeling.loading import check_folder, load_config, some
@@ -56,19 +55,21 @@ def read_tensors(path: Path, allow_pickle: bool = False) -> State:
     if path.suffix == ".safetensors":
         try:
             with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+                # safetensors stores a shared tensor once, and its other names beside it.
+                return {**{alias: state[name] for alias, name in (file.metadata() or {}).items() if name in state}, **state}
         except (SafetensorError, OSError) as error:
             raise MixlabError(f"{path} is damaged or no safetensors file ({one_line(error)}); fetch it again") from error
     if not allow_pickle:
         raise MixlabError(f"{path} is not .safetensors, and a pickle can run code; pass --allow-pickle if you trust its source")
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+    except Exception as error:  # a damaged or hostile file can raise anything
         raise MixlabError(f"{path} holds more than tensors, or is damaged, and was not loaded: {one_line(error)[:160]}") from error
     for key in ("state_dict", "model"):
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
-    if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):
+    if not isinstance(loaded, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in loaded.items()):
         raise MixlabError(f"{path} is not a state dict (names to tensors); save model.state_dict()")
     return loaded
 
@@ -99,6 +100,8 @@ def tensors_of(path: Path, allow_pickle: bool) -> State:
 
 def find_importer(state: Mapping[str, Tensor], source: str) -> tuple[Architecture, Importer]:
     """The layout that recognises these names."""
+    if not state:
+        raise MixlabError(f"{source} holds no tensor; give a file of weights")
     known = []
     for arch in registry.archs():
         architecture = load(arch)
@@ -117,52 +120,79 @@ def import_model(
     length: int | None = None,
     allow_pickle: bool = False,
     allow_missing: bool = False,
+    settings: Mapping[str, Any] | None = None,
 ) -> tuple[Any, Report]:
-    """A model with the weights of a foreign file, or of one of our own folders, for a task and a length of choice."""
+    """A model with the weights of a foreign file, or of one of our own folders, for a task and a length of choice.
+
+    `settings` are fields of the configuration that a foreign file cannot tell, such as {"gate_activation": "tanh"}.
+    """
     path = locate(source)
     if path.is_dir() and (path / "config.json").is_file() and str(check_folder(path).get("model_type")).startswith("mixlab-"):
+        if preset is not None or settings:
+            raise MixlabError(f"{path} is a folder of mixlab and brings its own configuration; leave preset and settings out")
         model, report = _own(path, task)
     else:
-        model, report = _foreign(path, preset, task, allow_pickle, allow_missing)
+        state = tensors_of(path, allow_pickle)
+        model, report = _foreign(str(path), state, preset, task, allow_missing, settings or {})
     if length is not None:
         report.notes.append(model.resize_length(length))
     return model, report
 
 
-def _foreign(path: Path, preset: str | None, task: str | None, allow_pickle: bool, allow_missing: bool) -> tuple[Any, Report]:
-    state = tensors_of(path, allow_pickle)
-    architecture, importer = find_importer(state, str(path))
-    settings = importer.settings(state)
-    task = task or importer.task(state)
-    if task == "causal-lm":
-        settings.update(causal=True, pooling="last")
-    if preset is None:
-        config = architecture.config(**settings)
-    else:
-        found, chosen = find_preset(preset)
-        if found.name != architecture.name:
-            raise MixlabError(f"{path} holds a {architecture.name}, and {preset} is a {found.name}; leave --preset out")
-        config = chosen.config(found, {"causal": True, "pooling": "last"} if task == "causal-lm" else {})
-        for name, value in settings.items():
-            if getattr(config, name) != value:
-                raise MixlabError(f"{path} has {name}={value}, and {preset} has {getattr(config, name)}; leave --preset out")
+def _foreign(
+    source: str, state: State, preset: str | None, task: str | None, allow_missing: bool, settings: Mapping[str, Any]
+) -> tuple[Any, Report]:
+    architecture, importer = find_importer(state, source)
+    try:
+        state = importer.prepare(state)
+        inferred = importer.settings(state)
+        task = task or importer.task(state)
+        renamed, unused = _rename(importer, state)
+    except MixlabError:
+        raise
+    except (KeyError, ValueError, IndexError, RuntimeError) as error:
+        raise MixlabError(f"{source} looks like {importer.name}, but lacks or misshapes {one_line(error)}; is it complete?") from error
+    given = task_overrides(task, settings)
+    config = _config_for(source, architecture, preset, inferred, given)
     model = model_class(architecture.name, task)(config)
-    report = Report(str(path), importer.name, architecture.name, task, notes=[importer.note] if importer.note else [])
-    load_renamed(model, importer, importer.prepare(state), report, allow_missing)
+    report = Report(source, importer.name, architecture.name, task, unused=unused, notes=[importer.note] if importer.note else [])
+    load_renamed(model, renamed, report, allow_missing)
     return model.eval(), report
 
 
-def load_renamed(model: Any, importer: Importer, state: State, report: Report, allow_missing: bool) -> None:
-    """Rename, compare with what the model has, load. Anything left over on either side is refused or listed."""
-    ours = {name: tensor for name, tensor in model.state_dict().items() if name not in model.all_tied_weights_keys}
+def _config_for(source: str, architecture: Architecture, preset: str | None, inferred: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    """What the shapes imply and the user says; a preset must agree with the shapes, and adds what they cannot tell."""
+    if preset is None:
+        return architecture.config(**{**inferred, **given})
+    found, chosen = find_preset(preset)
+    if found.name != architecture.name:
+        raise MixlabError(f"{source} holds a {architecture.name}, and {preset} is a {found.name}; leave --preset out")
+    config = chosen.config(found, given)
+    for name, value in inferred.items():
+        if name not in given and getattr(config, name) != value:
+            raise MixlabError(f"{source} has {name}={value}, and {preset} has {getattr(config, name)}; leave --preset out")
+    return config
+
+
+def _rename(importer: Importer, state: State) -> tuple[State, list[str]]:
+    """The tensors under our names, and the foreign names that no rule knows."""
     renamed: State = {}
+    unused = []
     for name, tensor in state.items():
         for rule in importer.renames:
             if match := re.fullmatch(rule.pattern, name):
                 renamed[match.expand(rule.name)] = rule.change(tensor) if rule.change else tensor
                 break
         else:
-            report.unused.append(name)
+            unused.append(name)
+    return renamed, unused
+
+
+def load_renamed(model: Any, renamed: State, report: Report, allow_missing: bool) -> None:
+    """Compare with what the model has, and load. Anything left over on either side is refused or listed."""
+    if model.base_model is model:  # no head, hence no prefix of the backbone
+        renamed = {name.removeprefix(f"{model.base_model_prefix}."): tensor for name, tensor in renamed.items()}
+    ours = {name: tensor for name, tensor in model.state_dict().items() if name not in model.all_tied_weights_keys}
     report.unused += sorted(set(renamed) - set(ours))
     report.missing = sorted(set(ours) - set(renamed))
     report.misshaped = [
@@ -190,17 +220,26 @@ def _own(path: Path, task: str | None) -> tuple[Any, Report]:
     if task == "causal-lm" and not config.causal:
         old = model_class(arch, stored).from_pretrained(path)
         report.notes += make_causal(old)
-        config.causal, config.pooling = True, "last"
-        model = model_class(arch, task)(type(config)(**_settings(config)))
-        state = {name: tensor for name, tensor in old.state_dict().items() if name in model.state_dict()}
-        model.load_state_dict(state, strict=False)
-        report.loaded = len(state)
-        report.missing = sorted(set(model.state_dict()) - set(state))
+        model = model_class(arch, task)(type(config)(**{**_settings(config), **task_overrides(task, {})}))
+        model.base_model.load_state_dict(old.base_model.state_dict())
+        _keep_head(model, old, report)
         return model.eval(), report
     model, info = model_class(arch, task).from_pretrained(path, output_loading_info=True)
     report.missing, report.unused = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
     report.loaded = len(model.state_dict()) - len(report.missing)
     return model.eval(), report
+
+
+def _keep_head(model: Any, old: Any, report: Report) -> None:
+    """What two heads share goes over; the rest is listed on both sides."""
+    prefix = f"{model.base_model_prefix}."
+    theirs = {} if old.base_model is old else {name: tensor for name, tensor in old.state_dict().items() if not name.startswith(prefix)}
+    ours = {name for name in model.state_dict() if not name.startswith(prefix)}
+    shared = {name: tensor for name, tensor in theirs.items() if name in ours}
+    model.load_state_dict(shared, strict=False)
+    report.missing = sorted(ours - set(shared) - set(model.all_tied_weights_keys))
+    report.unused = sorted(set(theirs) - ours)
+    report.loaded = len(old.base_model.state_dict()) + len(shared)
 
 
 def _settings(config: Any) -> dict[str, Any]:

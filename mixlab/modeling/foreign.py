@@ -62,6 +62,9 @@ def tensors(prefix: str, names: Mapping[str, str], change: Callable[[Tensor], Te
 
 def image_settings(settings: dict[str, Any], patch: int, channels: int, labels: int) -> dict[str, Any]:
     """The settings of a stack whose length is that of a square image, pooled by its mean."""
-    side = round(settings.pop("max_position_embeddings") ** 0.5)
+    patches = settings.pop("max_position_embeddings")
+    side = round(patches**0.5)
+    if side * side != patches:
+        raise MixlabError(f"{patches} patches are not a square; only models of square images can be imported")
     image = {"image_size": side * patch, "patch_size": patch, "num_channels": channels, "num_labels": labels}
     return {**settings, **image, "modality": "image", "pooling": "mean"}

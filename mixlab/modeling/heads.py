@@ -142,13 +142,17 @@ class MixerForCausalLM(VocabularyHead, GenerationMixin):
         past_key_values: Cache | None = None,
         use_cache: bool = False,
         labels: Int[Tensor, "b n"] | None = None,
+        shift_labels: Int[Tensor, "b n"] | None = None,
         logits_to_keep: int | Int[Tensor, " m"] = 0,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         output_maps: bool = False,
         num_items_in_batch: Int[Tensor, ""] | int | None = None,
     ) -> HeadOutput:
-        """Labels are the inputs themselves; they are shifted here. `logits_to_keep`: only the last ones, 0 for all."""
+        """Labels are the inputs themselves; they are shifted here, unless `shift_labels` brings the next tokens already shifted.
+
+        `logits_to_keep`: only the last ones, 0 for all.
+        """
         base = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -165,11 +169,14 @@ class MixerForCausalLM(VocabularyHead, GenerationMixin):
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.logits(hidden[:, keep])
         loss = None
-        if labels is not None:
+        if shift_labels is None and labels is not None:
+            _check_labels(labels, hidden.shape[:2])
+            shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        if shift_labels is not None:
             if logits.shape[1] != hidden.shape[1]:
                 raise MixlabError("labels need the logits of all tokens; leave logits_to_keep at 0")
-            _check_labels(labels, hidden.shape[:2])
-            loss = token_loss(logits[:, :-1], labels[:, 1:], num_items_in_batch)
+            _check_labels(shift_labels, hidden.shape[:2])
+            loss = token_loss(logits, shift_labels, num_items_in_batch)
         return _head_output(base, loss, logits)
 
 

@@ -26,7 +26,7 @@ def check_ids(ids: Tensor, size: int, what: str) -> None:
 
 
 def check_length(config: MixerConfig, total: int) -> None:
-    if total > config.length:
+    if config.max_position_embeddings is not None and total > config.length:
         raise MixlabError(
             f"{total} tokens, but this {config.model_type} reads at most {config.length}; truncate the text or call resize_length({total})"
         )
@@ -60,3 +60,8 @@ def read_mask(config: MixerConfig, mask: Tensor | None, batch: int, total: int) 
     if len(empty):
         raise MixlabError(f"row {int(empty[0])} of attention_mask hides every token; leave empty texts out")
     return mask
+
+
+def padded_behind(mask: Bool[Tensor, "b t"]) -> bool:
+    """Whether all padding is known to stand behind the tokens; not known while a graph is traced."""
+    return not tracing() and not bool((mask[:, 1:] & ~mask[:, :-1]).any())

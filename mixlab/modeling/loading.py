@@ -14,6 +14,10 @@ from mixlab.errors import MixlabError, one_line
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
+class MisfitError(MixlabError, RuntimeError):
+    """Stored sizes are not those of the model; a RuntimeError too, since transformers raises one and callers may expect it."""
+
+
 def some(names: Any, most: int = 3) -> str:
     """A few names of many: `a, b, c and 7 more`."""
     listed = sorted(names)
@@ -42,11 +46,13 @@ class StrictLoading:
     """Put before PreTrainedModel: `from_pretrained` refuses what transformers would only warn about.
 
     A head may be new (finetuning) or left behind (features only), since tasks share backbones. The backbone must fit exactly.
+    What is stored in another size is refused as well, unless `ignore_mismatched_sizes=True` asks for new weights in its place.
     """
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         wants_info = kwargs.pop("output_loading_info", False)
+        other_sizes = kwargs.pop("ignore_mismatched_sizes", False)
         place = Path(str(pretrained_model_name_or_path))
         if place.is_dir() and kwargs.get("state_dict") is None:
             folder = place / kwargs.get("subfolder", "")
@@ -63,16 +69,18 @@ class StrictLoading:
             raise MixlabError(f"the weights of {place} are damaged ({one_line(error)}); restore the file from its source") from error
         except OSError as error:
             raise MixlabError(f"{place} cannot be loaded: {one_line(error)}") from error
-        _check_fit(model, info, place)
+        _check_fit(model, info, place, other_sizes)
         return (model, info) if wants_info else model
 
 
-def _check_fit(model: Any, info: dict[str, Any], place: Path) -> None:
+def _check_fit(model: Any, info: dict[str, Any], place: Path, other_sizes: bool) -> None:
     prefix = f"{model.base_model_prefix}."
     has_head = hasattr(model, model.base_model_prefix)
-    shapes = {name: (tuple(stored), tuple(ours)) for name, stored, ours in info["mismatched_keys"]}
-    for name, (stored, ours) in shapes.items():
-        raise MixlabError(f"{place}: {name} is stored as {stored}, but the configuration needs {ours}; the files do not belong together")
+    if info["mismatched_keys"] and not other_sizes:
+        name, stored, ours = min(info["mismatched_keys"])
+        raise MisfitError(
+            f"{place}: {name} is stored as {tuple(stored)}, but the configuration needs {tuple(ours)}; the files do not belong together"
+        )
     missing = [name for name in info["missing_keys"] if name.startswith(prefix) or not has_head]
     if missing:
         raise MixlabError(f"{place} lacks {some(missing)}; the checkpoint is incomplete or of another configuration")

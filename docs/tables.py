@@ -1,0 +1,106 @@
+"""Write the generated tables of README.md and docs/, between `<!-- table: NAME -->` and `<!-- end -->`.
+
+    python docs/tables.py            rewrite
+    python docs/tables.py --check    fail if a file would change
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from mixlab import registry
+from mixlab.accounting import LABELLED
+from mixlab.modeling.account import account, preset_table
+from mixlab.modeling.architecture import find_preset, load
+
+ROOT = Path(__file__).parent.parent
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def presets() -> str:
+    """Counts of all presets beside the published ones."""
+    rows = []
+    for row in preset_table():
+        cells = [f"`{row['preset']}`", row["source"], f"{row['params']:,}", row["published"] or "", row["difference"]]
+        rows.append([*cells, str(row["length"]), f"{row['macs'] / 1e9:.2f}"])
+    return markdown(["preset", "source", "parameters", "published", "difference", "n", "G MACs"], rows)
+
+
+# Table 5 of the paper prints the FLOPs of a forward pass (G).
+PUBLISHED_FLOPS = {"gmlp-base": 158.0, "amlp-base": 128.9, "gmlp-large": 430.1, "amlp-large": 370.3, "gmlp-xlarge": 1091.3}
+
+
+def flops() -> str:
+    """Matrix products only, against the paper's count with elementwise work."""
+    rows = []
+    for name, published in PUBLISHED_FLOPS.items():
+        architecture, preset = find_preset(name)
+        counted = account(architecture, preset.config(architecture, {}), preset.task, convention=LABELLED).flops / 1e9
+        rows.append([f"`{name}`", f"{counted:.1f}", f"{published:.1f}", f"{100 * (counted / published - 1):+.2f}%"])
+    return markdown(["preset", "G FLOPs here", "published", "difference"], rows)
+
+
+def archs() -> str:
+    """What every architecture declares, for its smallest text preset."""
+    rows = []
+    for arch in registry.archs():
+        traits = load(arch).presets[registry.presets(arch)[0]].config(load(arch), {}).traits
+        small = next(name for name in registry.presets(arch) if name.endswith("-tiny"))
+        traits = load(arch).presets[small].config(load(arch), {}).traits
+        yes = {True: "yes", False: "no"}
+        order = " and ".join(map(str, traits.order))
+        cells = [f"[`{arch}`](docs/archs/{arch}.md)", registry.headline(arch), yes[traits.masks], yes[traits.causal]]
+        rows.append([*cells, traits.length, order, ", ".join(traits.modalities)])
+    return markdown(["architecture", "what it is", "hides padding", "causal", "length", "order", "inputs"], rows)
+
+
+def options(arch: str) -> str:
+    """The settings of an architecture and their defaults."""
+    from dataclasses import MISSING, fields
+
+    architecture = load(arch)
+    settable = architecture.field_names()
+    rows = []
+    for field in fields(architecture.config):
+        if field.name in settable and field.name not in ("id2label", "label2id", "problem_type", "dtype"):
+            default = "" if field.default is MISSING else repr(field.default)
+            rows.append([f"`{field.name}`", f"`{default}`"])
+    return markdown(["setting", "default"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "presets": presets,
+    "flops": flops,
+    "archs": archs,
+    **{f"options-{arch}": lambda arch=arch: options(arch) for arch in registry.archs()},
+}
+
+
+def render(text: str) -> str:
+    def fill(match: re.Match[str]) -> str:
+        return f"<!-- table: {match.group(1)} -->\n{TABLES[match.group(1)]()}\n<!-- end -->"
+
+    return re.sub(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", fill, text, flags=re.S)
+
+
+def main() -> None:
+    stale = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = path.read_text(encoding="utf-8")
+        if render(text) != text:
+            stale.append(str(path.relative_to(ROOT)))
+            if "--check" not in sys.argv:
+                path.write_text(render(text), encoding="utf-8")
+    print(f"{'stale' if '--check' in sys.argv else 'rewritten'}: {', '.join(stale) or 'nothing'}")
+    sys.exit(1 if stale and "--check" in sys.argv else 0)
+
+
+if __name__ == "__main__":
+    main()

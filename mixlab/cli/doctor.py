@@ -1,0 +1,75 @@
+"""Say what works on this machine and what to install for the rest."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+# What an optional package is for.
+OPTIONAL = {
+    "accelerate": "training with transformers' Trainer",
+    "peft": "LoRA and other adapters",
+    "onnx": "ONNX export",
+    "onnxruntime": "running ONNX files",
+}
+REQUIRED = ("torch", "transformers", "safetensors", "huggingface_hub", "jaxtyping", "tyro", "rich")
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def bf16_on_cpu() -> bool:
+    """Whether the processor multiplies bfloat16 itself; without that it is about a hundred times slower than float32."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def examine() -> dict[str, Any]:
+    import torch
+
+    from mixlab import create
+
+    ids = torch.arange(8)[None]
+    model = create("gmlp-tiny").eval()
+    with torch.no_grad():
+        works = bool(torch.isfinite(model(input_ids=ids).logits).all())
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in REQUIRED},
+        "optional": {name: {"version": version(name), "for": what} for name, what in OPTIONAL.items()},
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.is_available(),
+        "cpu_bf16": bf16_on_cpu(),
+        "forward_pass": works,
+    }
+
+
+def main(json_: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False) -> None:
+    """
+    Args:
+        json_: Print JSON.
+    """
+    found = examine()
+    if json_:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"python {found['python']}, {found['threads']} threads, GPU: {'yes' if found['cuda'] else 'no'}")
+    for name, installed in found["packages"].items():
+        print(f"  {name:<18}{installed}")
+    for name, optional in found["optional"].items():
+        status = optional["version"] or f"not installed; for {optional['for']}: pip install {name}"
+        print(f"  {name:<18}{status}")
+    print(f"  bfloat16 on the CPU: {'fast' if found['cpu_bf16'] else 'emulated, very slow; stay with float32'}")
+    print(f"  a forward pass of gmlp-tiny: {'works' if found['forward_pass'] else 'gives non-finite numbers'}")

@@ -1,0 +1,220 @@
+"""What is special to gMLP and aMLP: gates, initialisation, degrees of interaction, stochastic depth, other lengths."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mixlab
+from mixlab.errors import MixlabError
+from mixlab.layers import Tokens
+from mixlab.layers.gate import GateKind
+
+GATES = get_args(GateKind)
+SMALL = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 24, "vocab_size": 50, "max_position_embeddings": 12}
+
+
+def small(preset: str = "gmlp-tiny", task: str = "features", **more: Any) -> Any:
+    return mixlab.create(preset, task=task, **{**SMALL, **more}).eval()
+
+
+def moved(model: Any, scale: float = 0.1) -> Any:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += scale * torch.randn_like(parameter)
+    return model
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("arch", ["gmlp", "amlp"])
+def test_the_declared_order_is_the_degree_of_the_token_mixing(gate: str, arch: str) -> None:
+    """With norms, biases, activation and softmax taken away, each mixing term is homogeneous: scaling x by 2 scales it by 2^order."""
+    model = moved(small(f"{arch}-tiny", gate=gate, attention_size=8) if arch == "amlp" else small(gate=gate)).double()
+    block = model.body.blocks[0]
+    for module in block.modules():
+        if isinstance(module, nn.Linear):
+            module.bias.data.zero_()
+    block.norm = block.gate.norm = nn.Identity()
+    block.activation = lambda x: x
+    block.gate.bias.data.zero_()
+
+    def spatial_term(x: Tensor) -> Tensor:
+        z = block.U(x)
+        u, v = z.chunk(2, -1) if gate == "split" else (z, z)
+        f = block.gate.project(v, Tokens(x))
+        return u * f if gate in ("multiplicative", "split") else f
+
+    def attention_term(x: Tensor) -> Tensor:
+        q, k, v = block.attention.qkv(x).chunk(3, -1)
+        z = block.U(x)
+        u = z.chunk(2, -1)[0] if gate == "split" else z
+        mixed = block.attention.out(q @ k.mT @ v)
+        return u * mixed if gate in ("multiplicative", "split") else mixed
+
+    terms = [spatial_term, attention_term] if arch == "amlp" else [spatial_term]
+    x = torch.randn(1, 5, 16, dtype=torch.float64)
+    with torch.no_grad():
+        degrees = [round(float(torch.log2(term(2 * x).norm() / term(x).norm())), 6) for term in terms]
+    assert tuple(degrees) == model.config.traits.order
+
+
+@pytest.mark.parametrize("structure", ["dense", "toeplitz"])
+@pytest.mark.parametrize("gate", GATES)
+def test_spatial_weights_begin_as_configured(gate: str, structure: str) -> None:
+    model = small(gate=gate, spatial_structure=structure, spatial_init_std=0.02, max_position_embeddings=100)
+    for block in model.body.blocks:
+        numbers = torch.cat([p.flatten() for p in block.gate.spatial.parameters()])
+        assert numbers.std().item() == pytest.approx(0.02, rel=0.15)
+        assert bool((block.gate.bias == (1.0 if gate in ("multiplicative", "split") else 0.0)).all())
+    assert bool((small(spatial_bias_init=0.5).body.blocks[0].gate.bias == 0.5).all())
+
+
+def test_a_new_model_is_its_feed_forward_network() -> None:
+    """b = 1 and W near 0: the gate multiplies u by about 1, whatever the other tokens are."""
+    model = mixlab.create("gmlp-tiny", task="features").eval()
+    x = torch.randn(2, 64, model.config.hidden_size)
+    for block in model.body.blocks:
+        u = block.activation(block.U(block.norm(x))).chunk(2, -1)[0]
+        # W v is a sum of n products of deviation 0.001: 0.008 at n = 64, so gates lie within 0.05 of 1.
+        torch.testing.assert_close(block(Tokens(x)).x, x + block.V(u), rtol=0, atol=0.05 * float(block.V(u).abs().max()))
+
+
+def test_blocks_do_not_share_parameters() -> None:
+    model = small()
+    names = [name for name, _ in model.body.named_parameters(remove_duplicate=True)]
+    assert len(names) == len(list(model.body.named_parameters(remove_duplicate=False)))
+
+
+@pytest.mark.parametrize(("schedule", "rates"), [("constant", [0.3, 0.3, 0.3]), ("linear", [0.0, 0.15, 0.3])])
+def test_stochastic_depth_follows_its_schedule_and_is_off_in_evaluation(schedule: str, rates: list[float]) -> None:
+    model = small(num_hidden_layers=3, drop_path=0.3, drop_path_schedule=schedule)
+    assert [block.drop_path.rate for block in model.body.blocks] == pytest.approx(rates)
+    ids = torch.randint(0, 50, (4, 9))
+    assert torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state)
+    model.train()
+    assert not torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state)
+
+
+def test_stochastic_depth_leaves_out_samples_not_batches() -> None:
+    model = moved(small(num_hidden_layers=1, drop_path=0.5)).train()
+    block = model.body.blocks[0]
+    x = torch.randn(200, 5, 16)
+    unchanged = (block(Tokens(x)).x == x).flatten(1).all(1)
+    assert 70 < int(unchanged.sum()) < 130
+
+
+@pytest.mark.parametrize("task", ["features", "causal-lm"])
+@pytest.mark.parametrize("structure", ["dense", "toeplitz"])
+def test_another_length_keeps_what_was_learned(structure: str, task: str) -> None:
+    model = moved(small(task=task, spatial_structure=structure))
+    ids = torch.randint(0, 50, (2, 10))
+    before = model(ids)[0]
+    said = model.resize_length(40)
+    assert model.config.max_position_embeddings == 40
+    assert "2 layers" in said
+    assert ("extended" in said) == (structure == "toeplitz")
+    torch.testing.assert_close(model(ids)[0], before, rtol=0, atol=1e-6)
+    assert model(torch.randint(0, 50, (1, 40)))[0].shape[1] == 40
+    model.resize_length(10)
+    torch.testing.assert_close(model(ids)[0], before, rtol=0, atol=1e-6)
+    with pytest.raises(MixlabError, match="11 tokens"):
+        model(torch.randint(0, 50, (1, 11)))
+
+
+def test_a_resized_model_is_saved_and_loaded(tmp_path: Any) -> None:
+    model = moved(small())
+    model.resize_length(20)
+    model.save_pretrained(tmp_path)
+    ids = torch.randint(0, 50, (1, 20))
+    assert torch.equal(type(model).from_pretrained(tmp_path).eval()(ids)[0], model(ids)[0])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_an_image_model_takes_larger_images_after_interpolation(pooling: str) -> None:
+    """On a smooth picture, the interpolated model says about what the old one said of the small picture."""
+    model = mixlab.create("gmlp-tiny-image", task="features", num_hidden_layers=1, pooling=pooling, patch_size=1, image_size=8).eval()
+    with torch.no_grad():
+        spatial = model.body.blocks[0].gate.spatial
+        smooth = nn.functional.interpolate(torch.randn(1, 1, 3, 3), size=(8, 8), mode="bilinear").flatten()
+        spatial.weight += 0.3 * torch.outer(torch.ones(spatial.length), torch.cat([torch.zeros(spatial.length - 64), smooth])) / 8
+    picture = nn.functional.interpolate(torch.randn(1, 3, 2, 2), size=(8, 8), mode="bilinear")
+    large = nn.functional.interpolate(picture, size=(16, 16), mode="bilinear")
+    before = model(pixel_values=picture).last_hidden_state[:, -64:].mean(1)
+    said = model.resize_length(256)
+    assert "interpolated in 2-D from 8 x 8 to 16 x 16" in said
+    assert model.config.image_size == 16
+    after = model(pixel_values=large).last_hidden_state[:, -256:].mean(1)
+    assert float((after - before).abs().max()) < 0.05 * float(before.abs().max())
+    with pytest.raises(MixlabError, match="square"):
+        model.resize_length(60)
+
+
+def test_a_toeplitz_image_model_cannot_be_interpolated() -> None:
+    model = mixlab.create("gmlp-tiny-image", task="features", num_hidden_layers=1, spatial_structure="toeplitz")
+    with pytest.raises(MixlabError, match="no rows and columns"):
+        model.resize_length(256)
+
+
+@pytest.mark.parametrize("preset", ["gmlp-tiny", "amlp-tiny"])
+def test_the_plain_block_is_the_block_of_the_model(preset: str) -> None:
+    """`mixlab.layers.GMLPBlock`, for anyone's own model, has the parameters and the output of the architecture's."""
+    if preset == "amlp-tiny":
+        assert "attention.qkv.weight" in small(preset, attention_size=8).body.blocks[0].state_dict()
+        return
+    from mixlab.layers import GMLPBlock
+
+    theirs = moved(small(spatial_structure="dense")).body.blocks[0]
+    mine = GMLPBlock(16, 24, 12).eval()
+    mine.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 7, 16)
+    torch.testing.assert_close(mine(x), theirs(Tokens(x)).x)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({}, "give either input_ids or inputs_embeds"),
+        ({"pixel_values": torch.zeros(1, 3, 8, 8)}, "reads text"),
+        ({"input_ids": torch.zeros(1, 13, dtype=torch.long)}, "at most 12"),
+        ({"input_ids": torch.tensor([[50]])}, "outside 0..49"),
+        ({"input_ids": torch.tensor([[-1]])}, "hold -1"),
+        ({"input_ids": torch.zeros(5, dtype=torch.long)}, "shape"),
+        ({"input_ids": torch.zeros(1, 5)}, "whole numbers"),
+        ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "no token"),
+        ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "attention_mask": torch.ones(2, 6)}, "expected (2, 5)"),
+        ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "attention_mask": torch.ones(2, 5, 5)}, "expected (2, 5)"),
+        ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "attention_mask": torch.tensor([[1] * 5, [0] * 5])}, "row 1"),
+        ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "token_type_ids": torch.ones(2, 5, dtype=torch.long)}, "token_type_ids hold 1"),
+        ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "use_cache": True}, "needs a causal model"),
+    ],
+)
+def test_wrong_inputs_are_refused_in_one_line(inputs: dict[str, Tensor], said: str) -> None:
+    with pytest.raises(MixlabError) as caught:
+        small()(**inputs)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_segments_are_read_where_a_model_has_them() -> None:
+    model = moved(small(type_vocab_size=2))
+    ids = torch.randint(0, 50, (1, 6))
+    zero, one = torch.zeros_like(ids), torch.ones_like(ids)
+    assert torch.equal(model(ids)[0], model(ids, token_type_ids=zero)[0])
+    assert not torch.equal(model(ids)[0], model(ids, token_type_ids=one)[0])
+    small()(ids, token_type_ids=zero)  # says nothing, so a model without segments accepts it
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+def test_pooling_looks_at_real_tokens(pooling: str, padding: str) -> None:
+    task = "sequence-classification"
+    more = {"causal": True} if pooling == "last" else {}
+    model = moved(small(task=task, pooling=pooling, **more))
+    ids = torch.randint(0, 50, (1, 9))
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1]])
+    if padding == "right":
+        mask = mask.flip(1)
+    torch.testing.assert_close(model(ids, attention_mask=mask).logits, model(ids[mask.bool()][None]).logits, rtol=0, atol=1e-5)
