@@ -1,6 +1,7 @@
 """The command line. Every file in this folder is a command: its docstring is the help, its `main` takes the options.
 
-Exit codes: 0 done; 1 an error, told in one line; 2 wrong usage; 130 interrupted. A trailing underscore keeps a file off a name of Python's own.
+Exit codes: 0 done; 1 an error, told in one line; 2 wrong usage; 130 interrupted.
+A trailing underscore keeps a file off a name of Python's own.
 """
 
 from __future__ import annotations

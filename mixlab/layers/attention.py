@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from mixlab.errors import MixlabError
-from mixlab.layers.tokens import Tokens
+from mixlab.layers.tokens import Tokens, without_padding
 from mixlab.maps import SoftmaxMap
 from mixlab.maps.base import split_heads
 
@@ -32,14 +32,15 @@ class TinyAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if d_attn % heads:
+        if heads < 1 or d_attn % heads:
             raise MixlabError(f"attention width {d_attn} cannot be split into {heads} heads; choose a multiple")
         self.heads, self.causal, self.dropout = heads, causal, dropout
         self.qkv = nn.Linear(d_in, 3 * d_attn, bias=qkv_bias)
         self.out = nn.Linear(d_attn, d_out)
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "b n o"]:
-        q, k, v = self.qkv(tokens.x).chunk(3, dim=-1)  # b n a
+        # Zeroed, since a weight of 0 on a padded token would still pass on its NaN.
+        q, k, v = self.qkv(without_padding(tokens.x, tokens.mask)).chunk(3, dim=-1)  # b n a
         if tokens.cache is not None:
             k, v = tokens.cache.append("keys", k), tokens.cache.append("values", v)  # b t a
         allowed = self.allowed(tokens, k.shape[1])

@@ -7,6 +7,8 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from mixlab.errors import MixlabError
+
 Schedule = Literal["constant", "linear"]
 
 
@@ -15,6 +17,8 @@ class DropPath(nn.Module):
 
     def __init__(self, rate: float = 0.0) -> None:
         super().__init__()
+        if not 0.0 <= rate < 1.0:
+            raise MixlabError(f"stochastic depth of {rate}; give a rate of at least 0 and below 1")
         self.rate = rate
 
     def forward(self, branch: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:

@@ -55,11 +55,13 @@ class SpatialGate(nn.Module):
             raise unknown("gate", gate, get_args(GateKind))
         if structure not in WEIGHTS:
             raise unknown("structure", structure, WEIGHTS)
+        if activation not in get_args(GateActivation):
+            raise unknown("gate activation", activation, get_args(GateActivation))
         if gate == "split" and width % 2:
             raise MixlabError(f"the split gate halves its channels, and {width} is odd; choose an even width or another gate")
         self.gate, self.length, self.activation = gate, length, activation
         self.out_width = width // 2 if gate == "split" else width
-        if self.out_width % heads:
+        if heads < 1 or self.out_width % heads:
             raise MixlabError(f"{self.out_width} gated channels cannot be shared by {heads} gate heads; choose a divisor")
         self.bias_init = BIAS_INIT[gate] if bias_init is None else bias_init
         self.norm = nn.LayerNorm(self.out_width, eps=eps)
@@ -118,6 +120,8 @@ class SpatialGate(nn.Module):
 
     def resize(self, length: int, grids: tuple[int, int] | None = None, prefix: int = 0) -> str:
         """Change the longest sequence in place and say what was done. `grids` are the old and new side of an image."""
+        if grids is not None and length != prefix + grids[1] ** 2:
+            raise MixlabError(f"{length} tokens are not {prefix} and an image of {grids[1]} x {grids[1]}")
         if grids is not None:
             self.spatial, said = self.spatial.interpolated(*grids, prefix)
         else:

@@ -6,9 +6,10 @@ from functools import partial
 from typing import Literal
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from mixlab.errors import unknown
 from mixlab.layers.drop_path import DropPath
 from mixlab.layers.gate import GateActivation, GateKind, SpatialGate, Structure
 from mixlab.layers.tokens import Tokens, from_front, front_slots, to_front
@@ -43,6 +44,8 @@ class GMLPBlock(nn.Module):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
+        if activation not in ACTIVATIONS:
+            raise unknown("activation", activation, ACTIVATIONS)
         self.norm = nn.LayerNorm(d, eps=eps)
         self.U = nn.Linear(d, d_ffn)
         self.activation = ACTIVATIONS[activation]
@@ -62,9 +65,10 @@ class GMLPBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | Int[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
         if mask is None:
             return self.residual(Tokens(x))
+        mask = mask.bool()
         slots = front_slots(mask)
         tokens = Tokens(to_front(x, slots), to_front(mask, slots))
         return from_front(self.residual(tokens), slots)

@@ -21,6 +21,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.gradient_checkpointing = False  # a trainer may switch it on and bring its own checkpoint function
+        self.checkpoint_every = 1
         self._gradient_checkpointing_func: Callable[..., Any] = partial(checkpoint, use_reentrant=False)
 
     def forward(self, tokens: Tokens) -> Tokens:
@@ -33,8 +34,8 @@ class Stack(nn.Module):
         return tokens
 
     def run(self, block: nn.Module, tokens: Tokens) -> Tokens:
-        """One block; under checkpointing it forgets its insides and recomputes them in the backward pass."""
-        if not (self.gradient_checkpointing and self.training):
+        """One block; under checkpointing, every so many of them forget their insides and recompute them in the backward pass."""
+        if not (self.gradient_checkpointing and self.training) or tokens.layer % self.checkpoint_every:
             return block(tokens)
 
         def on_tensor(x: Tensor) -> Tensor:

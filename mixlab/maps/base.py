@@ -11,7 +11,7 @@ Two kinds of things live here, and they are kept apart:
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from mixlab.errors import MixlabError
 
 
+@runtime_checkable
 class TokenMap(Protocol):
     """An m x t operator on tokens, the same for all channels of a head."""
 
@@ -38,11 +39,23 @@ class TokenMap(Protocol):
         ...
 
 
+AnyWeight = TypeVar("AnyWeight", bound="StaticWeight")
+
+
 class StaticWeight(nn.Module):
     """Parameters of an input-independent map for up to `length` tokens; each structure says how they are laid out."""
 
-    length: int
-    heads: int
+    def __init__(self, length: int, heads: int, causal: bool, init_std: float) -> None:
+        super().__init__()
+        self.length, self.heads, self.causal, self.init_std = length, heads, causal, init_std
+
+    def like(self: AnyWeight, length: int, causal: bool) -> AnyWeight:
+        """A new weight of the same kind, type and place, for another length or direction."""
+        first = next(self.parameters())
+        return type(self)(length, self.heads, causal=causal, init_std=self.init_std).to(device=first.device, dtype=first.dtype)
+
+    def extra_repr(self) -> str:
+        return f"length={self.length}, heads={self.heads}, causal={self.causal}"
 
     def at(self, n: int) -> TokenMap:
         """The map of tokens 0..n-1: the full one, cropped."""

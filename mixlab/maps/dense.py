@@ -34,8 +34,7 @@ class DenseWeight(StaticWeight):
     """A free W per head; causal: its lower triangle, the numbers above the diagonal are never used and get no gradient."""
 
     def __init__(self, length: int, heads: int = 1, *, causal: bool = False, init_std: float = 1e-3) -> None:
-        super().__init__()
-        self.length, self.heads, self.causal, self.init_std = length, heads, causal, init_std
+        super().__init__(length, heads, causal, init_std)
         self.weight = nn.Parameter(torch.empty(heads, length, length))
         self.reset_parameters()
 
@@ -56,8 +55,7 @@ class DenseWeight(StaticWeight):
         return matrix.movedim(0, -3)
 
     def resized(self, length: int) -> tuple[DenseWeight, str]:
-        new = type(self)(length, self.heads, causal=self.causal, init_std=self.init_std)
-        new.to(device=self.weight.device, dtype=self.weight.dtype)
+        new = self.like(length, self.causal)
         kept = min(length, self.length)
         with torch.no_grad():
             new.weight.zero_()
@@ -67,24 +65,22 @@ class DenseWeight(StaticWeight):
         return new, f"dense W kept for {kept} tokens; rows and columns {kept}..{length - 1} are zero and need training"
 
     def causal_half(self) -> tuple[DenseWeight, str]:
-        new = type(self)(self.length, self.heads, causal=True, init_std=self.init_std)
+        if self.causal:
+            return self, "dropped 0 numbers of W, which was causal already"
+        new = self.like(self.length, causal=True)
         with torch.no_grad():
             new.weight.copy_(self.weight.tril())
         dropped = self.length * (self.length - 1) // 2
         return new, f"dropped {dropped} of the {self.length**2} numbers of W, those that read later tokens"
 
     def interpolated(self, old: int, new: int, prefix: int) -> tuple[DenseWeight, str]:
-        weight = type(self)(prefix + new * new, self.heads, causal=self.causal, init_std=self.init_std)
-        weight.to(device=self.weight.device, dtype=self.weight.dtype)
+        weight = self.like(prefix + new * new, self.causal)
         with torch.no_grad():
             columns = _rescale_last(self.weight, old, new, prefix)
             # A finer image has more tokens to sum over, so each must count for less.
             columns[..., prefix:] *= old * old / (new * new)
             weight.weight.copy_(_rescale_last(columns.mT, old, new, prefix).mT)
         return weight, f"dense W interpolated in 2-D from {old} x {old} to {new} x {new} patches (bilinear, row sums kept)"
-
-    def extra_repr(self) -> str:
-        return f"length={self.length}, heads={self.heads}, causal={self.causal}"
 
 
 def _rescale_last(x: Float[Tensor, "H a t"], old: int, new: int, prefix: int) -> Float[Tensor, "H a s"]:

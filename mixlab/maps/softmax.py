@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mixlab.errors import MixlabError
 from mixlab.maps.base import merge_heads, split_heads
 
 
@@ -20,10 +21,14 @@ class SoftmaxMap:
 
     q: Float[Tensor, "b H m c"]
     k: Float[Tensor, "b H t c"]
-    allowed: Bool[Tensor, "b 1 m t"] | None = None
+    allowed: Bool[Tensor, "#b 1 m t"] | None = None
     causal: bool = False
     dropout: float = 0.0
     structure: ClassVar[str] = "softmax"
+
+    def __post_init__(self) -> None:
+        if self.causal and self.allowed is not None:
+            raise MixlabError("give either allowed or causal; a causal triangle can be part of allowed")
 
     def __call__(self, v: Float[Tensor, "b t e"]) -> Float[Tensor, "b m e"]:
         v = split_heads(v, self.q.shape[1])

@@ -17,7 +17,7 @@ from mixlab.maps.base import StaticWeight, apply_dense
 class ToeplitzMap:
     """taps[:, k] belongs to the offset to - from = k - (n - 1); offsets > 0 look back."""
 
-    taps: Float[Tensor, "H 2n-1"]
+    taps: Float[Tensor, "H offsets"]
     structure: ClassVar[str] = "toeplitz"
 
     @property
@@ -42,8 +42,7 @@ class ToeplitzWeight(StaticWeight):
     """2 length - 1 taps per head, looking back and ahead; causal: the `length` taps of offsets >= 0."""
 
     def __init__(self, length: int, heads: int = 1, *, causal: bool = False, init_std: float = 1e-3) -> None:
-        super().__init__()
-        self.length, self.heads, self.causal, self.init_std = length, heads, causal, init_std
+        super().__init__(length, heads, causal, init_std)
         self.taps = nn.Parameter(torch.empty(heads, length if causal else 2 * length - 1))
         self.reset_parameters()
 
@@ -69,8 +68,7 @@ class ToeplitzWeight(StaticWeight):
         return self.taps[:, offset.clamp(min=0)].masked_fill(offset < 0, 0.0).movedim(0, -3)
 
     def resized(self, length: int) -> tuple[ToeplitzWeight, str]:
-        new = type(self)(length, self.heads, causal=self.causal, init_std=self.init_std)
-        new.to(device=self.taps.device, dtype=self.taps.dtype)
+        new = self.like(length, self.causal)
         kept = min(length, self.length)
         reach = torch.arange(kept) if self.causal else torch.arange(-(kept - 1), kept)
         with torch.no_grad():
@@ -81,10 +79,9 @@ class ToeplitzWeight(StaticWeight):
         return new, f"Toeplitz W extended from {self.length} to {length} tokens; the taps of the new, farther offsets are zero"
 
     def causal_half(self) -> tuple[ToeplitzWeight, str]:
-        new = type(self)(self.length, self.heads, causal=True, init_std=self.init_std)
+        if self.causal:
+            return self, "dropped 0 numbers of W, which was causal already"
+        new = self.like(self.length, causal=True)
         with torch.no_grad():
             new.taps.copy_(self.taps[:, self.zero_offset :])
         return new, f"dropped {self.zero_offset} of the {self.taps.shape[1]} taps of W, those that read later tokens"
-
-    def extra_repr(self) -> str:
-        return f"length={self.length}, heads={self.heads}, causal={self.causal}"

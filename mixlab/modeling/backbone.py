@@ -5,16 +5,18 @@ Axes: b batch, n tokens of this call, t tokens seen so far (t = n without a cach
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.utils.generic import can_return_tuple
 
 from mixlab.errors import MixlabError
-from mixlab.layers import PatchStem, TextStem, Tokens
+from mixlab.layers import PatchStem, Stack, TextStem, Tokens
 from mixlab.layers.tokens import Record, from_front, front_slots, to_front
 from mixlab.modeling import inputs
 from mixlab.modeling.architecture import Architecture
@@ -45,6 +47,15 @@ class MixerPreTrainedModel(StrictLoading, PreTrainedModel):
         reset = getattr(module, "reset_parameters", None)
         if callable(reset) and not type(module).__module__.startswith("torch."):
             reset()
+
+    def _set_gradient_checkpointing(
+        self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] = checkpoint, every_n_layers: int = 1
+    ) -> None:
+        """transformers' switch; a stack of blocks is told itself which of them to checkpoint."""
+        super()._set_gradient_checkpointing(enable, gradient_checkpointing_func, every_n_layers)
+        for module in self.modules():
+            if isinstance(module, Stack):
+                module.checkpoint_every = every_n_layers
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         raise MixlabError(f"{type(self).__name__} cannot generate; build or load the model with task='causal-lm'")
@@ -124,6 +135,8 @@ class MixerModel(MixerPreTrainedModel):
 
         x = self.body(tokens).x
         kept = {kind: record.of(kind) for kind in record.wanted}
+        for kind in [kind for kind, values in kept.items() if not values]:
+            raise MixlabError(f"{self.config.model_type} keeps no {kind} to output; ask for something else")
         if slots is not None and mask is not None:
             for kind, values in kept.items():
                 if kind != "hidden":
@@ -157,6 +170,12 @@ class MixerModel(MixerPreTrainedModel):
         if segments is not None:
             inputs.check_ids(segments, max(self.config.type_vocab_size, 1), "token_type_ids")
         return self.stem(embedded, segments if self.stem.segments is not None else None)
+
+    def intermediates(self, **inputs: Any) -> dict[str, Tensor]:
+        """Every intermediate by name: `hidden.0` (after the stem) to `hidden.L` (after the final norm), `maps.0`, `attention.0`, ..."""
+        output = self(**inputs, output_hidden_states=True, output_maps=True, output_attentions=self.config.traits.attention)
+        kinds = {"hidden": output.hidden_states, "maps": output.maps, "attention": output.attentions or ()}
+        return {f"{kind}.{layer}": value for kind, values in kinds.items() for layer, value in enumerate(values)}
 
     def open_cache(self, past: Cache | None, use_cache: bool) -> Cache | None:
         """The cache to append to: the given one, or a new one on request."""

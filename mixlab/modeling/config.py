@@ -14,6 +14,9 @@ from mixlab.modeling.traits import Traits
 
 Number = float | int
 FORMAT = 1  # of checkpoints; raised when an older mixlab would misread a new one
+LARGEST, MOST_LAYERS, MOST_LABELS = 2**24, 1000, 2**20  # a damaged or hostile config.json must not fill the memory
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 # What transformers writes into, or passes through, a configuration besides its fields. Anything else is a mistake or an attack.
 _PASSED_BY_TRANSFORMERS = frozenset(
@@ -76,6 +79,7 @@ class MixerConfig(PreTrainedConfig):
         if kwargs.get("attn_implementation") not in (None, "eager", "sdpa"):  # any other may be the name of a kernel to download
             raise MixlabError(f"attn_implementation {kwargs['attn_implementation']!r} is not supported; use 'sdpa', or leave it out")
         self._check_sizes()
+        self._check_inherited(kwargs.get("torch_dtype"), kwargs.get("num_labels"))
         if self.modality == "image":
             self.max_position_embeddings = self._image_length()
         elif self.max_position_embeddings is None:
@@ -87,13 +91,30 @@ class MixerConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def _check_sizes(self) -> None:
+        for field in fields(self):
+            if type(value := getattr(self, field.name)) is int and value > LARGEST:
+                raise MixlabError(f"{field.name} is {value}; it must be at most {LARGEST}")
         for name in ("hidden_size", "num_hidden_layers", "vocab_size", "image_size", "patch_size", "num_channels"):
             if getattr(self, name) < 1:
                 raise MixlabError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_hidden_layers > MOST_LAYERS:
+            raise MixlabError(f"num_hidden_layers is {self.num_hidden_layers}; it must be at most {MOST_LAYERS}")
         if self.type_vocab_size < 0:
             raise MixlabError(f"type_vocab_size is {self.type_vocab_size}; use 0 for no segments")
         for name in ("hidden_dropout", "classifier_dropout"):
             self.check_rate(name)
+
+    def _check_inherited(self, torch_dtype: object, num_labels: object) -> None:
+        """transformers' own fields, which it reads without looking."""
+        for dtype in (self.dtype, torch_dtype):
+            if isinstance(dtype, str) and dtype.removeprefix("torch.") not in DTYPES:
+                raise MixlabError(f"dtype {dtype!r} is not a type of weights; known: {', '.join(DTYPES)}")
+        if self.problem_type not in (None, *PROBLEM_TYPES):
+            raise unknown("problem_type", self.problem_type, PROBLEM_TYPES)
+        if num_labels is not None and not (type(num_labels) is int and 0 <= num_labels <= MOST_LABELS):
+            raise MixlabError(f"num_labels is {num_labels}; it must be a whole number up to {MOST_LABELS}")
+        if not isinstance(self.architectures or [], list) or not all(isinstance(name, str) for name in self.architectures or []):
+            raise MixlabError(f"architectures is {self.architectures!r}; it must be a list of names of classes")
 
     def check_rate(self, name: str) -> None:
         if not 0.0 <= getattr(self, name) < 1.0:
@@ -154,13 +175,15 @@ class MixerConfig(PreTrainedConfig):
 
 
 def _with_one_line_errors(init: Any) -> Any:
-    """Type errors of `@strict` fields span lines and name no class; say them as ours."""
+    """Type errors of `@strict` fields span lines and name no class, and transformers trips over odd values; say both as ours."""
 
     @wraps(init)
     def wrapped(self: MixerConfig, *args: Any, **kwargs: Any) -> None:
         try:
             init(self, *args, **kwargs)
-        except StrictDataclassError as error:
-            raise MixlabError(f"{type(self).__name__}: {one_line(error)}") from error
+        except MixlabError:
+            raise
+        except (StrictDataclassError, TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
+            raise MixlabError(f"{type(self).__name__}: {one_line(error)}; correct the value") from error
 
     return wrapped

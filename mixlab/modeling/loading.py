@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedModel
 
+from mixlab import registry
 from mixlab.errors import MixlabError, one_line
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -63,14 +64,25 @@ class StrictLoading:
         kwargs.setdefault("use_safetensors", True)
         try:
             model, info = super().from_pretrained(  # type: ignore[misc]
-                pretrained_model_name_or_path, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+                pretrained_model_name_or_path, *args, output_loading_info=True, ignore_mismatched_sizes=other_sizes, **kwargs
             )
+        except MixlabError:
+            raise
         except SafetensorError as error:
             raise MixlabError(f"the weights of {place} are damaged ({one_line(error)}); restore the file from its source") from error
-        except OSError as error:
+        except RuntimeError as error:
+            raise MisfitError(f"{place} cannot be loaded: {one_line(error)}") from error
+        except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise MixlabError(f"{place} cannot be loaded: {one_line(error)}") from error
         _check_fit(model, info, place, other_sizes)
         return (model, info) if wants_info else model
+
+    @staticmethod
+    def _finalize_model_loading(model: Any, load_config: Any, loading_info: Any) -> Any:
+        """Refuses before transformers makes room for what is of another size, which can be any."""
+        found = {"mismatched_keys": loading_info.mismatched_keys, "missing_keys": (), "unexpected_keys": ()}
+        _check_fit(model, found, Path(str(load_config.pretrained_model_name_or_path)), load_config.ignore_mismatched_sizes)
+        return PreTrainedModel._finalize_model_loading(model, load_config, loading_info)
 
 
 def _check_fit(model: Any, info: dict[str, Any], place: Path, other_sizes: bool) -> None:
@@ -93,10 +105,12 @@ def _check_fit(model: Any, info: dict[str, Any], place: Path, other_sizes: bool)
 
 def load_config(place: str) -> Any:
     """The configuration in a folder, whatever the architecture."""
-    check_folder(Path(place))
+    model_type = check_folder(Path(place)).get("model_type")
+    if not isinstance(model_type, str) or model_type.removeprefix("mixlab-") not in registry.archs():
+        raise MixlabError(f"{place} holds a model of type {model_type!r}, which is none of mixlab's; import it from its weights file")
     try:
         return AutoConfig.from_pretrained(place)
     except MixlabError:
         raise
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, TypeError) as error:
         raise MixlabError(f"{place}: {one_line(error)}") from error

@@ -193,16 +193,34 @@ def test_gradient_checkpointing_changes_nothing(case: Case) -> None:
     plain = case.features().train()
     checkpointed = copy.deepcopy(plain)
     checkpointed.activation_checkpointing_enable()
+    every_second = copy.deepcopy(plain)
+    every_second.activation_checkpointing_enable(every_n_layers=2)
     outputs = []
-    for model in (plain, checkpointed):
+    for model in (plain, checkpointed, every_second):
         torch.manual_seed(5)
         output = model(**case.inputs(), output_hidden_states=True)
         output.last_hidden_state.square().mean().backward()
         outputs.append(output)
-    assert torch.equal(outputs[0].last_hidden_state, outputs[1].last_hidden_state)
-    assert len(outputs[0].hidden_states) == len(outputs[1].hidden_states)
-    for (name, a), b in zip(plain.named_parameters(), checkpointed.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, msg=name)
+    for model, output in zip((checkpointed, every_second), outputs[1:], strict=True):
+        assert torch.equal(outputs[0].last_hidden_state, output.last_hidden_state)
+        assert len(outputs[0].hidden_states) == len(output.hidden_states)
+        for (name, a), b in zip(plain.named_parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, msg=name)
+
+
+@over(cases())
+def test_checkpointing_recomputes_the_layers_that_it_should(case: Case) -> None:
+    """The forward of a checkpointed block runs twice, of the others once."""
+    model = case.features(num_hidden_layers=3).train()
+    blocks = getattr(model.body, "blocks", None)
+    for every, expected in ((1, 2 * 3), (2, 2 * 2 + 1)) if blocks is not None else ():
+        calls: list[int] = []
+        hooks = [block.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1)) for block in blocks]
+        model.activation_checkpointing_enable(every_n_layers=every)
+        model(**case.inputs()).last_hidden_state.sum().backward()
+        assert len(calls) == expected
+        for hook in hooks:
+            hook.remove()
 
 
 @over(cases())
@@ -236,6 +254,10 @@ def test_hidden_states_are_named_and_complete(case: Case) -> None:
     output = model(**case.inputs(), output_hidden_states=True)
     assert len(output.hidden_states) == model.config.num_hidden_layers + 1
     assert torch.equal(output.hidden_states[-1], output.last_hidden_state)
+    named = model.intermediates(**case.inputs())
+    assert torch.equal(named[f"hidden.{model.config.num_hidden_layers}"], output.last_hidden_state)
+    assert {"hidden.0", "maps.0"} <= set(named)
+    assert ("attention.0" in named) == case.traits.attention
 
 
 @over(cases())

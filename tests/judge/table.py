@@ -48,8 +48,8 @@ These tests ran with one thing changed:
 |---|---|
 {adapted}
 
-The source distribution holds no tests of generation and of export, and its tests of pipelines need files from the network, those of
-parallel training a file that it lacks. mixlab tests these itself.
+Not judged here: generation and export, whose tests the source distribution lacks; pipelines, whose tests need files from the network;
+training on several devices, whose tests need a file that is not there.
 """
 
 

@@ -25,6 +25,7 @@ def make(d_in=12, d_out=5, d_attn=6, **more) -> TinyAttention:
 @pytest.mark.parametrize("qkv_bias", [True, False], ids=["bias", "no bias"])
 def test_against_reference(n, d_in, heads, d_attn, causal, padding, qkv_bias):
     attend = make(d_in, 7, d_attn, heads=heads, causal=causal, qkv_bias=qkv_bias)
+    assert (attend.qkv.bias is not None) == qkv_bias
     mask = mask_of(padding, n)
 
     def reference(p, mask, x):
@@ -54,6 +55,19 @@ def test_padding_may_hold_anything(causal, padding, rubbish):
     mask, x = mask_of(padding, 7), random_input(2, 7, 12)
     out = attend(Tokens(x.masked_fill(~mask[..., None], rubbish), mask))
     torch.testing.assert_close(out[mask], attend(Tokens(x, mask))[mask])
+
+
+@both_ways
+@pytest.mark.parametrize("padding", ["right", "left", "holes"])
+def test_padding_is_finite(causal, padding):
+    """A padded token that may read nobody must not be a softmax over nothing: its NaN would reach every gradient."""
+    attend, x, mask = make(causal=causal), random_input(2, 7, 12).requires_grad_(), mask_of(padding, 7)
+    record = Record(frozenset(["attention"]))
+    out = attend(Tokens(x, mask, record=record))
+    (matrix,) = record.of("attention")
+    torch.testing.assert_close(matrix.sum(-1), torch.ones_like(matrix[..., 0]))
+    out.sum().backward()
+    assert all(tensor.isfinite().all() for tensor in (out, x.grad, attend.qkv.weight.grad))
 
 
 def test_causal():

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 
 from mixlab.layers.tokens import Record, Tokens, from_front, front_slots, to_front, without_padding
-from tests.layers.common import few_examples, masks, padded_batches
+from tests.layers.common import Past, few_examples, masks, padded_batches
 
 
 @given(mask=masks(12))
@@ -76,7 +76,8 @@ def test_keep():
 
 
 def test_cache_is_that_of_the_layer():
-    tokens = Tokens(torch.zeros(1, 1, 1), caches=["first", "second"], layer=1)
-    assert tokens.cache == "second"
-    assert tokens.with_x(torch.ones(1, 1, 1)).cache == "second"
+    first, second = Past(), Past()
+    tokens = Tokens(torch.zeros(1, 1, 1), caches=[first, second], layer=1)
+    assert tokens.cache is second
+    assert tokens.with_x(torch.ones(1, 1, 1)).cache is second
     assert Tokens(torch.zeros(1, 1, 1)).cache is None

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,9 +183,8 @@ def test_push_to_hub_uploads_what_was_saved(tmp_path: Path, monkeypatch: pytest.
         return repo_id
 
     monkeypatch.setattr(PreTrainedModel, "_upload_modified_files", upload)
-    monkeypatch.setattr(
-        "transformers.modeling_utils.create_repo", lambda repo_id, **_: type("Repo", (), {"repo_id": repo_id}), raising=False
-    )
+    hub = SimpleNamespace(create_repo=lambda repo_id, **_: SimpleNamespace(repo_id=repo_id))
+    monkeypatch.setattr("transformers.modeling_utils.hf_api", lambda: hub)
     model = tiny("gmlp")
     model.save_pretrained(tmp_path / "local", push_to_hub=False)
     assert not uploaded.exists()
@@ -194,40 +194,29 @@ def test_push_to_hub_uploads_what_was_saved(tmp_path: Path, monkeypatch: pytest.
 
 # --- Auto classes and imports ----------------------------------------------------------------------------------------
 
-IMPORTS = {
-    "mixlab first": "import mixlab\nfrom transformers import AutoModelForMaskedLM as Auto",
-    "transformers first": "from transformers import AutoModelForMaskedLM as Auto\nimport mixlab",
-    "transformers module first": "import transformers\nimport mixlab\nAuto = transformers.AutoModelForMaskedLM",
-    "configuration first": "from transformers import AutoConfig\nimport mixlab\nfrom transformers import AutoModelForMaskedLM as Auto",
-    "in the middle": "import transformers.models.auto.modeling_auto\nimport mixlab\nfrom transformers import AutoModelForMaskedLM as Auto",
-}
+AUTO = "from transformers import AutoModelForMaskedLM as Auto"
+CONFIG = "from transformers import AutoConfig as Auto"
+MASKED, CONFIGURATION = "mixlab.archs.gmlp GMLPForMaskedLM", "mixlab.archs.gmlp GMLPConfig"
+SLOW = pytest.mark.slow  # a new interpreter takes seconds
+IMPORTS = [  # statements that end in a class named Auto, and the class of what it loads
+    pytest.param(f"import mixlab; {AUTO}", MASKED, id="mixlab first"),
+    pytest.param(f"{AUTO}; import mixlab", MASKED, id="transformers first"),
+    pytest.param(f"import mixlab; {CONFIG}", CONFIGURATION, id="configuration alone"),
+    pytest.param(f"{CONFIG}; import mixlab", CONFIGURATION, id="configuration alone, first", marks=SLOW),
+    pytest.param(f"{CONFIG}; import mixlab; {AUTO}", MASKED, id="between the two", marks=SLOW),
+    pytest.param("import transformers, mixlab; Auto = transformers.AutoModelForMaskedLM", MASKED, id="by the module", marks=SLOW),
+    pytest.param(f"import transformers.models.auto.modeling_auto, mixlab; {AUTO}", MASKED, id="after the Auto classes", marks=SLOW),
+    pytest.param("from mixlab.archs.gmlp import GMLPForMaskedLM as Auto", MASKED, id="the class itself"),
+    pytest.param("import mixlab.archs.gmlp as gmlp; Auto = gmlp.GMLPForMaskedLM", MASKED, id="the module of the class", marks=SLOW),
+]
 
 
-def run(code: str, *args: object) -> str:
-    done = subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(("imports", "loaded"), IMPORTS)
+def test_any_order_of_imports(imports: str, loaded: str, saved: Path) -> None:
+    code = f"import sys; {imports}; cls = type(Auto.from_pretrained(sys.argv[1])); print(cls.__module__, cls.__name__)"
+    done = subprocess.run([sys.executable, "-c", code, str(saved)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-@pytest.mark.parametrize("order", IMPORTS)
-def test_auto_classes_in_any_order_of_imports(order: str, saved: Path) -> None:
-    code = f"import sys\n{IMPORTS[order]}\nmodel = Auto.from_pretrained(sys.argv[1])\nprint(type(model).__module__, type(model).__name__)"
-    assert run(code, saved) == "mixlab.archs.gmlp GMLPForMaskedLM"
-
-
-def test_auto_config_alone(saved: Path) -> None:
-    code = "import sys, mixlab\nfrom transformers import AutoConfig\nprint(type(AutoConfig.from_pretrained(sys.argv[1])).__name__)"
-    assert run(code, saved) == "GMLPConfig"
-    assert (
-        run(code.replace("import sys, mixlab\n", "import sys\n").replace("AutoConfig\n", "AutoConfig\nimport mixlab\n"), saved)
-        == "GMLPConfig"
-    )
-
-
-def test_classes_can_be_imported_from_their_architecture(saved: Path) -> None:
-    code = "import sys\nfrom mixlab.archs.gmlp import GMLPForMaskedLM as M\nprint(type(M.from_pretrained(sys.argv[1])).__name__)"
-    assert run(code, saved) == "GMLPForMaskedLM"
-    assert run("import mixlab.archs.gmlp as g\nprint(g.GMLPModel.__name__, g.ARCH.name)") == "GMLPModel gmlp"
+    assert done.stdout.strip() == loaded
 
 
 @EVERY_ARCH
@@ -284,6 +273,10 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "more layers": (lambda folder: rewrite_config(folder, num_hidden_layers=3), "lacks model.body.blocks.2"),
     "fewer layers": (lambda folder: rewrite_config(folder, num_hidden_layers=1), "holds model.body.blocks.1"),
     "another width": (lambda folder: rewrite_config(folder, hidden_size=16), "do not belong together"),
+    "a vocabulary that fills the memory": (
+        lambda folder: rewrite_config(folder, vocab_size=2**24, hidden_size=2**24),
+        "do not belong together",
+    ),
     "another length": (lambda folder: rewrite_config(folder, max_position_embeddings=9), "do not belong together"),
     "truncated": (truncate, "are damaged"),
     "empty": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "are damaged"),
@@ -360,6 +353,10 @@ def test_names_near_a_field_are_suggested(saved: Path) -> None:
         {"num_hidden_layers": 10**9},
         {"num_labels": 10**9},
         {"vocab_size": 10**15},
+        {"vocab_size": 2**24 + 1},
+        {"max_position_embeddings": 2**25},
+        {"intermediate_size": 2**40},
+        {"gate_heads": 2**50},
         {"dtype": "no_such_type"},
         {"dtype": "nn"},
         {"gate": "product"},
