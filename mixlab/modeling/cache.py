@@ -17,6 +17,12 @@ from mixlab.errors import MixlabError
 from mixlab.modeling.config import MixerConfig
 
 
+def check_cache_implementation(kind: str | None) -> None:
+    """transformers' static, offloaded and quantised caches know keys and values only."""
+    if kind is not None and not kind.startswith("dynamic"):
+        raise MixlabError(f"cache_implementation={kind!r} keeps keys and values alone; leave it out, this model's cache is dynamic")
+
+
 class SequenceCacheLayer(CacheLayerMixin):
     """Grows by concatenation; rows are samples, so that beams can be reordered."""
 

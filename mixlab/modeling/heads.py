@@ -5,6 +5,8 @@ Axes: b batch, n tokens of this call, t tokens seen so far, d channels, V vocabu
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
@@ -15,6 +17,7 @@ from transformers.utils.generic import can_return_tuple
 
 from mixlab.errors import MixlabError
 from mixlab.modeling.backbone import MixerModel, MixerPreTrainedModel
+from mixlab.modeling.cache import check_cache_implementation
 from mixlab.modeling.config import MixerConfig
 from mixlab.modeling.outputs import BackboneOutput, HeadOutput, SpanOutput
 
@@ -178,6 +181,10 @@ class MixerForCausalLM(VocabularyHead, GenerationMixin):
             _check_labels(shift_labels, hidden.shape[:2])
             loss = token_loss(logits, shift_labels, num_items_in_batch)
         return _head_output(base, loss, logits)
+
+    def _prepare_cache_for_generation(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
+        check_cache_implementation(generation_config.cache_implementation)
+        return super()._prepare_cache_for_generation(generation_config, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class ClassifierHead(MixerHead):

@@ -36,7 +36,10 @@ def tiny(arch: str, task: str = "masked-lm", *, seed: int = 0, scale: float = 0.
     image = task == "image-classification" or overrides.get("modality") == "image"
     name = f"{arch}-tiny-image" if image else f"{arch}-tiny"
     settings = {**own_fields(arch, {**(IMAGE_SIZES if image else SIZES), "attention_size": 8}), **overrides}
-    return randomise(mixlab.create(name, task=task, **settings), seed, scale).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = mixlab.create(name, task=task, **settings)
+    return randomise(model, seed, scale).eval()
 
 
 def randomise(module: nn.Module, seed: int = 0, scale: float = 0.2) -> Any:
