@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from mixlab.errors import MixlabError, one_line, unknown
 
@@ -61,11 +62,16 @@ def main(argv: list[str] | None = None) -> None:
         fail(f"unexpected {type(error).__name__}: {one_line(error)} (--debug shows where; please report it)", error, debug)
 
 
+def module_of(command: str) -> Any:
+    """The module of a command, imported."""
+    suffix = "" if (Path(__file__).parent / f"{command}.py").exists() else "_"
+    return importlib.import_module(f"mixlab.cli.{command}{suffix}")
+
+
 def run(name: str, options: list[str]) -> None:
     import tyro
 
-    suffix = "" if (Path(__file__).parent / f"{name}.py").exists() else "_"
-    module = importlib.import_module(f"mixlab.cli.{name}{suffix}")
+    module = module_of(name)
     tyro.cli(module.main, args=options, prog=f"mixlab {name}", description=module.__doc__, config=(tyro.conf.OmitArgPrefixes,))
 
 

@@ -57,7 +57,8 @@ def examine() -> dict[str, Any]:
 
 
 def main(json_: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False) -> None:
-    """
+    """Print what was found.
+
     Args:
         json_: Print JSON.
     """

@@ -24,7 +24,8 @@ def main(
     allow_missing: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     json_: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
-    """
+    """Read, convert, write.
+
     Args:
         source: A weights file, a model folder, or a name on the Hub.
         out: The folder to write; it must be empty or new.
@@ -36,12 +37,15 @@ def main(
         allow_missing: Leave parts that the file lacks as they are initialised.
         json_: Print the report as JSON.
     """
+    from transformers.utils import logging
+
     from mixlab.errors import MixlabError
     from mixlab.modeling.architecture import read_settings
     from mixlab.modeling.convert import import_model
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise MixlabError(f"{out} exists and is not an empty folder; choose another")
+    logging.disable_progress_bar()
     model, report = import_model(
         source,
         preset=preset,

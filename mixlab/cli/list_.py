@@ -14,7 +14,8 @@ def main(
     what: Annotated[Literal["archs", "presets"], tyro.conf.Positional],
     json_: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
-    """
+    """Print one of the lists.
+
     Args:
         what: Which list.
         json_: Print JSON instead of a table.

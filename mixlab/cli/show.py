@@ -53,7 +53,8 @@ def main(
     length: int | None = None,
     json_: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
-    """
+    """Print what a preset is.
+
     Args:
         preset: A name from `mixlab list presets`.
         task: What the model is for; by default what its paper made it for.

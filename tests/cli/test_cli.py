@@ -28,7 +28,11 @@ def test_help_lists_every_command_and_every_command_has_help() -> None:
     overview = run("--help").stdout
     for command in cli.commands():
         assert f"  {command} " in overview
-        assert "usage: mixlab " + command in run(command, "--help").stdout
+        told = run(command, "--help").stdout
+        assert "usage: mixlab " + command in told
+        documented = cli.module_of(command).main.__doc__ or ""
+        for option in documented.partition("Args:")[2].splitlines():
+            assert " ".join(option.partition(": ")[2].split()[:3]) in told
     assert run(code=2).stderr.startswith("usage: mixlab COMMAND")
     assert run("--version").stdout.strip() == mixlab.__version__
 
