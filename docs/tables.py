@@ -1,7 +1,7 @@
 """Write the generated tables of README.md and docs/, between `<!-- table: NAME -->` and `<!-- end -->`.
 
-    python docs/tables.py            rewrite
-    python docs/tables.py --check    fail if a file would change
+python docs/tables.py            rewrite
+python docs/tables.py --check    fail if a file would change
 """
 
 from __future__ import annotations
