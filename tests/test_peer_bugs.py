@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import mixlab
 from mixlab.archs import amlp, gmlp
-from mixlab.layers import DropPath, GMLPBlock, SpatialGate, Stack, TinyAttention, Tokens
+from mixlab.layers import DropPath, GMLPBlock, SpatialGate, Stack, SelfAttention, Tokens
 from mixlab.layers import gate as gate_file
 from mixlab.maps import DenseMap, SoftmaxMap, ToeplitzMap, ToeplitzWeight
 from mixlab.maps.base import merge_heads, split_heads
@@ -73,7 +73,7 @@ def attention_is_over_tokens() -> None:
 def attention_is_scaled() -> None:
     """By 1 / sqrt(d_attn)."""
     torch.manual_seed(0)
-    attend = TinyAttention(8, 4, 16).double()
+    attend = SelfAttention(8, 4, 16).double()
     nn.init.normal_(attend.qkv.weight)
     x = torch.randn(1, 5, 8, dtype=torch.float64)
     wanted = reference_attention(x[0], attend.qkv.weight, attend.qkv.bias, attend.out.weight, attend.out.bias)
@@ -217,7 +217,7 @@ def attend_to(patch: Patch, what: Callable[[amlp.Block, Tensor, Tensor], Tensor]
 
     def initialise(self: amlp.Block, config: amlp.AMLPConfig, layer: int) -> None:
         init(self, config, layer)
-        self.attention = TinyAttention(width(config), config.gated_size, config.attention_size)
+        self.attention = SelfAttention(width(config), config.gated_size, config.attention_size)
 
     def forward(self: amlp.Block, tokens: Tokens) -> Tokens:
         z = self.activation(self.U(self.norm(tokens.x)))
@@ -310,7 +310,7 @@ def padding_into_the_gate(patch: Patch) -> None:
 
 
 def padding_into_the_attention(patch: Patch) -> None:
-    patch.setattr(TinyAttention, "allowed", lambda self, tokens, seen: None)
+    patch.setattr(SelfAttention, "allowed", lambda self, tokens, seen: None)
 
 
 def places_from_the_padding(patch: Patch) -> None:
@@ -320,7 +320,7 @@ def places_from_the_padding(patch: Patch) -> None:
 
 def last_numbers(patch: Patch) -> None:
     """A short text gets the end of b."""
-    patch.setattr(SpatialGate, "spread_bias", lambda self, tokens, n, past: self.bias[:, -n:].mT[None])
+    patch.setattr(SpatialGate, "spread_bias", lambda self, tokens: self.bias[:, -tokens.x.shape[1] :].mT[None])
 
 
 @dataclass(frozen=True)

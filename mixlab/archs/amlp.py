@@ -24,7 +24,7 @@ from mixlab.accounting import Line, in_group
 from mixlab.accounting.parts import linear
 from mixlab.archs import gmlp
 from mixlab.errors import MixlabError
-from mixlab.layers import TinyAttention, Tokens
+from mixlab.layers import SelfAttention, Tokens
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import Number
 from mixlab.modeling.foreign import Importer, Rename, shape_of
@@ -61,7 +61,7 @@ class Block(gmlp.Block):
 
     def __init__(self, config: AMLPConfig, layer: int) -> None:
         super().__init__(config, layer)
-        self.attention = TinyAttention(
+        self.attention = SelfAttention(
             config.hidden_size,
             config.gated_size,
             config.attention_size,

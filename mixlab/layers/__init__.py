@@ -1,11 +1,12 @@
 """Plain torch modules that can be dropped into anyone's own model. They know no transformers."""
 
-from mixlab.layers.attention import TinyAttention
+from mixlab.layers.attention import SelfAttention
 from mixlab.layers.drop_path import DropPath
 from mixlab.layers.gate import SpatialGate
 from mixlab.layers.gmlp import GMLPBlock
+from mixlab.layers.mlp import FeedForward
 from mixlab.layers.stack import Stack
 from mixlab.layers.stems import PatchStem, TextStem
 from mixlab.layers.tokens import Tokens
 
-__all__ = ["DropPath", "GMLPBlock", "PatchStem", "SpatialGate", "Stack", "TextStem", "TinyAttention", "Tokens"]
+__all__ = ["DropPath", "FeedForward", "GMLPBlock", "PatchStem", "SelfAttention", "SpatialGate", "Stack", "TextStem", "Tokens"]

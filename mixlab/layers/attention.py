@@ -1,6 +1,6 @@
-"""The tiny attention of aMLP: one small head beside the gate.
+"""Self-attention, of any width: the tiny one of aMLP (one head of 64 channels beside the gate), and BERT's.
 
-    q, k, v = x W_qkv        attend(x) = softmax(q k^T / sqrt(d_attn)) v W_o
+    q, k, v = x W_qkv        attend(x) = softmax(q k^T / sqrt(d_attn / heads)) v W_o
 
 Axes: b batch, n tokens, t tokens seen so far, d channels in, a = d_attn, o channels out.
 """
@@ -17,8 +17,8 @@ from mixlab.maps import SoftmaxMap
 from mixlab.maps.base import split_heads
 
 
-class TinyAttention(nn.Module):
-    """Self-attention of width `d_attn`, whose output has the width of a gate."""
+class SelfAttention(nn.Module):
+    """Self-attention of width `d_attn`, from `d_in` channels to `d_out`. It is shown as `attention`, and under the other `kinds`."""
 
     def __init__(
         self,
@@ -30,11 +30,12 @@ class TinyAttention(nn.Module):
         causal: bool = False,
         qkv_bias: bool = True,
         dropout: float = 0.0,
+        kinds: tuple[str, ...] = ("attention",),
     ) -> None:
         super().__init__()
         if heads < 1 or d_attn % heads:
             raise MixlabError(f"attention width {d_attn} cannot be split into {heads} heads; choose a multiple")
-        self.heads, self.causal, self.dropout = heads, causal, dropout
+        self.heads, self.causal, self.dropout, self.kinds = heads, causal, dropout, kinds
         self.qkv = nn.Linear(d_in, 3 * d_attn, bias=qkv_bias)
         self.out = nn.Linear(d_attn, d_out)
 
@@ -51,7 +52,8 @@ class TinyAttention(nn.Module):
             causal=self.causal and allowed is None and q.shape[1] > 1,
             dropout=self.dropout if self.training else 0.0,
         )
-        tokens.keep("attention", attention.dense)
+        for kind in self.kinds:
+            tokens.keep(kind, attention.dense)
         return self.out(attention(v))
 
     def allowed(self, tokens: Tokens, seen: int) -> Bool[Tensor, "#b 1 n t"] | None:

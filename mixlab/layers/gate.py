@@ -99,7 +99,7 @@ class SpatialGate(nn.Module):
             v = tokens.cache.append("gate", v)  # b t e
         mix = self.token_map(tokens, n, past)
         tokens.keep("maps", mix.dense)
-        return mix(v) + self.spread_bias(tokens, n, past)
+        return mix(v) + self.spread_bias(tokens)
 
     def token_map(self, tokens: Tokens, n: int, past: int) -> TokenMap:
         """W for the tokens of this call: the corner, or rows gathered by position when they are not simply 0..n-1."""
@@ -110,13 +110,10 @@ class SpatialGate(nn.Module):
             return DenseMap(self.spatial.between(frm[past:], frm))
         return self.spatial.at(n)
 
-    def spread_bias(self, tokens: Tokens, n: int, past: int) -> Float[Tensor, "#b n #e"]:
+    def spread_bias(self, tokens: Tokens) -> Float[Tensor, "#b n #e"]:
         """b by position, each head's over its own channels."""
-        own = torch.arange(n, device=tokens.x.device) + past if tokens.positions is None else tokens.positions[:, -n:]
-        bias = self.bias[:, own].movedim(0, -1)  # *b n H
-        if bias.shape[-1] > 1:
-            bias = bias.repeat_interleave(self.out_width // bias.shape[-1], dim=-1)
-        return bias if tokens.positions is not None else bias[None]
+        bias = self.bias[:, tokens.places()].movedim(0, -1)  # #b n H
+        return bias if bias.shape[-1] == 1 else bias.repeat_interleave(self.out_width // bias.shape[-1], dim=-1)
 
     def resize(self, length: int, grids: tuple[int, int] | None = None, prefix: int = 0) -> str:
         """Change the longest sequence in place and say what was done. `grids` are the old and new side of an image."""

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Literal
-
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from mixlab.errors import unknown
+from mixlab.layers.activation import ACTIVATIONS, Activation
 from mixlab.layers.drop_path import DropPath
 from mixlab.layers.gate import GateActivation, GateKind, SpatialGate, Structure
 from mixlab.layers.tokens import Tokens, from_front, front_slots, to_front
-
-Activation = Literal["gelu", "gelu_pytorch_tanh"]
-ACTIVATIONS = {"gelu": F.gelu, "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh")}
 
 
 class GMLPBlock(nn.Module):

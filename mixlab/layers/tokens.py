@@ -56,6 +56,13 @@ class Tokens:
         """The cache of the block that the tokens are about to enter."""
         return None if self.caches is None else self.caches[self.layer]
 
+    def places(self) -> Int[Tensor, "#b n"]:
+        """The positions of this call's tokens."""
+        n = self.x.shape[1]
+        if self.positions is not None:
+            return self.positions[:, -n:]
+        return torch.arange(self.past, self.past + n, device=self.x.device)[None]
+
     def keep(self, kind: str, value: Callable[[], Tensor]) -> None:
         """Record an intermediate under the present layer if somebody asked for its kind."""
         if self.record is not None and kind in self.record.wanted:

@@ -204,13 +204,13 @@ def default_stem(config: MixerConfig) -> TextStem | PatchStem:
     """By the kind of input, for architectures that bring no stem of their own."""
     if config.modality == "image":
         cls = config.prefix_tokens == 1
-        return PatchStem(config.patch_size, config.num_channels, config.stem_size, cls=cls, dropout=config.hidden_dropout)
+        return PatchStem(config.patch_size, config.num_channels, config.stem_size, cls=cls, dropout=config.stem_dropout)
     return TextStem(
         config.vocab_size,
         config.stem_size,
         segments=config.type_vocab_size,
         pad=config.pad_token_id,
-        dropout=config.hidden_dropout,
+        dropout=config.stem_dropout,
     )
 
 

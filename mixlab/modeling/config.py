@@ -149,6 +149,11 @@ class MixerConfig(PreTrainedConfig):
         return self.hidden_size
 
     @property
+    def stem_dropout(self) -> float:
+        """Dropout at the end of the stem; 0 where the body adds something first."""
+        return self.hidden_dropout
+
+    @property
     def prefix_tokens(self) -> int:
         """Tokens before the patches of an image."""
         return 1 if self.pooling == "cls" else 0

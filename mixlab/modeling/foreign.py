@@ -49,10 +49,10 @@ def shape_of(state: Mapping[str, Tensor], pattern: str) -> tuple[int, ...]:
     raise MixlabError(f"no tensor is named like {pattern}; the file is not complete")
 
 
-def modules(prefix: str, names: Mapping[str, str]) -> list[Rename]:
+def modules(prefix: str, names: Mapping[str, str], blocks: str = "model.body.blocks") -> list[Rename]:
     """Renames of whole modules (weight and bias) inside the blocks; the first group of `prefix` is the layer."""
     both = r"\.(weight|bias)"
-    return [Rename(prefix + re.escape(theirs) + both, rf"model.body.blocks.\1.{ours}.\2") for theirs, ours in names.items()]
+    return [Rename(prefix + re.escape(theirs) + both, rf"{blocks}.\1.{ours}.\2") for theirs, ours in names.items()]
 
 
 def tensors(prefix: str, names: Mapping[str, str], change: Callable[[Tensor], Tensor] | None = None) -> list[Rename]:

@@ -7,15 +7,15 @@ import torch
 from hypothesis import given
 
 from mixlab import MixlabError
-from mixlab.layers import TinyAttention, Tokens
+from mixlab.layers import SelfAttention, Tokens
 from mixlab.layers.tokens import Record
 from tests.layers.common import Past, both_ways, few_examples, padded_batches
 from tests.reference.attention import attention as reference_attention
 from tests.reference.compare import assert_same, mask_of, random_input, randomised
 
 
-def make(d_in=12, d_out=5, d_attn=6, **more) -> TinyAttention:
-    return randomised(TinyAttention(d_in, d_out, d_attn, **more))
+def make(d_in=12, d_out=5, d_attn=6, **more) -> SelfAttention:
+    return randomised(SelfAttention(d_in, d_out, d_attn, **more))
 
 
 @both_ways
@@ -120,5 +120,5 @@ def test_dropout_only_in_training():
 @pytest.mark.parametrize("heads", [0, 3])
 def test_heads_that_do_not_divide(heads):
     with pytest.raises(MixlabError, match=f"10 cannot be split into {heads} heads") as caught:
-        TinyAttention(8, 8, 10, heads=heads)
+        SelfAttention(8, 8, 10, heads=heads)
     assert "\n" not in str(caught.value)

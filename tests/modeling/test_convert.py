@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mixlab import MixlabError
-from mixlab.layers import TinyAttention
+from mixlab.layers import SelfAttention
 from mixlab.maps import DenseWeight, ToeplitzWeight
 from mixlab.modeling.convert import import_model, read_tensors
 from tests.modeling.tiny import LENGTH, answer, archs_with, every_task, inputs_for, tiny
@@ -260,7 +260,7 @@ def two_sided_with_lower_triangle(model: Any) -> Any:
                 module.weight.copy_(module.weight.tril())
             elif isinstance(module, ToeplitzWeight):
                 module.taps[:, : module.length - 1] = 0
-            elif isinstance(module, TinyAttention):
+            elif isinstance(module, SelfAttention):
                 module.causal = True
     return model
 
