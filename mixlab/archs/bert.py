@@ -33,7 +33,7 @@ class BertConfig(MixerConfig):
     model_type = "mixlab-bert"
 
     intermediate_size: int = 3072
-    num_attention_heads: int = 12
+    num_attention_heads: int = 8
     attention_dropout: Number = 0.0
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu"
 
@@ -117,7 +117,9 @@ ENGLISH = {**BASE, "vocab_size": 30522, "max_position_embeddings": 512, "pad_tok
 SMALL = {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4}
 
 PRESETS = {
-    "bert-base": Preset({**ENGLISH, "num_hidden_layers": 12, "hidden_size": 768}, "masked-lm", "Devlin et al. 2019", "110M"),
+    "bert-base": Preset(
+        {**ENGLISH, "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12}, "masked-lm", "Devlin et al. 2019", "110M"
+    ),
     "bert-large": Preset(
         {**ENGLISH, "num_hidden_layers": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16},
         "masked-lm",

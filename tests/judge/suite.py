@@ -26,7 +26,7 @@ import mixlab
 from mixlab import registry
 from mixlab.layers import Stack
 from mixlab.modeling import loading
-from mixlab.modeling.architecture import load
+from mixlab.modeling.architecture import find_preset, load
 from mixlab.modeling.auto import model_classes
 from mixlab.modeling.config import MixerConfig
 from mixlab.modeling.tasks import TASK_HEADS
@@ -181,7 +181,9 @@ class Judged(models.ModelTesterMixin):
 
     def test_config(self) -> None:
         config = self.variant.config()
-        given = self.variant.settings() | {"modality": config.modality, "pooling": config.pooling}
+        preset = find_preset(self.variant.preset)[1]
+        settings = {name: value for name, value in preset.settings.items() if name != "num_labels"}
+        given = {**settings, **self.variant.settings(), "modality": config.modality, "pooling": config.pooling}
         passed = {"return_dict": False, "output_hidden_states": True, "dtype": "float16", "problem_type": "regression"}
         passed |= {"architectures": ["BertModel"], "id2label": {0: "label"}, "label2id": {"label": 0}}
         passed |= {"max_position_embeddings": config.max_position_embeddings}
