@@ -1,0 +1,1 @@
+"""What a model has learned, as pure functions of its weights and outputs."""

@@ -1,0 +1,46 @@
+"""The page of a report: sections of text, tables and figures, rendered with autoescaping into one file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class Table:
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """`figures` are markup made by `charts`; everything else is text and is escaped."""
+
+    title: str
+    paragraphs: Sequence[str] = ()
+    table: Table | None = None
+    figures: Sequence[Markup] = ()
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    title: str
+    answer: str
+    sections: Sequence[Section] = field(default_factory=tuple)
+
+    def html(self) -> str:
+        environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+        template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+        return environment.from_string(template).render(page=self)
+
+    def write(self, path: Path) -> None:
+        """Whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged = path.with_name(path.name + ".part")
+        staged.write_text(self.html(), encoding="utf-8")
+        staged.replace(path)
