@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments, pi
 
 import mixlab
 from mixlab.modeling.heads import IGNORED
-from tests.modeling.tiny import answer, archs_with, every_task, inputs_for, tiny
+from tests.modeling.tiny import answer, archs_with, blocks, every_task, inputs_for, tiny
 
 TEXT_ARCHS = [arch for arch in mixlab.archs() if "masked-lm" in mixlab.config(f"{arch}-tiny").traits.tasks]
 EVERY_TEXT_ARCH = pytest.mark.parametrize("arch", TEXT_ARCHS)
@@ -150,7 +150,7 @@ def test_a_batch_without_a_label_has_loss_zero() -> None:
 # --- LoRA ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", [arch for arch in TEXT_ARCHS if hasattr(tiny(arch).model.body.blocks[0], "U")])
+@pytest.mark.parametrize("arch", [arch for arch in TEXT_ARCHS if hasattr(blocks(tiny(arch))[0], "U")])
 def test_lora_trains_and_merges(arch: str, tmp_path: Path) -> None:
     from peft import LoraConfig, PeftModel, get_peft_model
 

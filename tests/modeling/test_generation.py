@@ -13,7 +13,7 @@ from mixlab import MixlabError
 from mixlab.layers.tokens import Tokens
 from mixlab.modeling.architecture import load
 from mixlab.modeling.cache import SequenceCacheLayer
-from tests.modeling.tiny import LENGTH, VOCABULARY, archs_with, tiny
+from tests.modeling.tiny import LENGTH, VOCABULARY, archs_with, blocks, tiny
 
 CAUSAL = archs_with("causal")
 PAD = 0
@@ -164,7 +164,7 @@ def test_other_cache_implementations_are_refused_in_one_line(simple: Any, kind: 
 
 def test_a_new_token_does_not_run_the_prompt_again(simple: Any) -> None:
     seen: list[int] = []
-    block = simple.model.body.blocks[0]
+    block = blocks(simple)[0]
     block.register_forward_pre_hook(lambda _, args: seen.append(args[0].x.shape[1] if isinstance(args[0], Tokens) else -1))
     generate(simple, ids(2, 9), new=5, use_cache=True)
     assert seen == [9, 1, 1, 1, 1]

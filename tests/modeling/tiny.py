@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import mixlab
+from mixlab.layers import Stack
 from mixlab.modeling.architecture import load
 from mixlab.modeling.tasks import TASK_HEADS
 
@@ -24,6 +25,11 @@ SIZES = {
     "attention_size": 8,
 }
 IMAGE_SIZES = {"image_size": 16, "patch_size": 4, "num_labels": 3, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+
+
+def blocks(model: nn.Module) -> nn.ModuleList:
+    """Those of a model's stack, wherever its body keeps it."""
+    return next(module for module in model.modules() if isinstance(module, Stack)).blocks
 
 
 def own_fields(arch: str, settings: dict[str, Any]) -> dict[str, Any]:
