@@ -1,0 +1,107 @@
+"""What every task has in common: a run's tokenizer and starting weights, and what a task must provide."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from mixlab.data import vocabulary
+from mixlab.errors import MixlabError
+from mixlab.modeling.architecture import find_preset
+from mixlab.modeling.auto import create, model_class
+from mixlab.modeling.convert import import_model
+from mixlab.modeling.loading import load_config
+from mixlab.tasks.job import Job
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that `fit` needs, and the notes to show before it starts."""
+
+    model: Any
+    tokenizer: Any
+    train: Any
+    validation: Any
+    collator: Callable[[Sequence[Any]], dict[str, Any]]
+    sampler: Any = None
+    compute_metrics: Callable[[Any], dict[str, float]] | None = None
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Task(ABC):
+    """A task of one or several heads."""
+
+    heads: ClassVar[tuple[str, ...]]
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    @abstractmethod
+    def prepare(self, folder: Path) -> Prepared:
+        """Read the data, train or load the tokenizer, build the model."""
+
+    @abstractmethod
+    def evaluate(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
+        """Metrics on rows of `place`, or on the run's own data."""
+
+    @abstractmethod
+    def predict(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """One record per text."""
+
+    def tokenizer(self, texts: Callable[[], Iterable[str]]) -> Any:
+        """That of the run or model to start from, or a new one trained on the texts."""
+        if self.job.start is not None:
+            return vocabulary.load(model_folder(self.job.start), self.job.length)
+        size, causal = self.job.vocabulary.size, self.job.task == "causal-lm"
+        return vocabulary.train(texts(), self.job.vocabulary.kind, size, self.job.length, causal=causal, progress=False)
+
+    def build(self, tokenizer: Any, more: Mapping[str, Any] | None = None) -> Any:
+        """A new model of the preset, seeded, with the vocabulary of the tokenizer; or the one to start from, with a new head."""
+        torch.manual_seed(self.job.training.seed)
+        if self.job.start is None:
+            settings = {**vocabulary.config_fields(tokenizer), "max_position_embeddings": self.job.length, **self.job.model, **(more or {})}
+            return create(self.job.preset, task=self.job.task, **settings)
+        return self._continued(model_folder(self.job.start), {**self.job.model, **(more or {})})
+
+    def _continued(self, folder: Path, more: Mapping[str, Any]) -> Any:
+        config = load_config(str(folder))
+        arch = config.model_type.removeprefix("mixlab-")
+        if find_preset(self.job.preset)[0].name != arch:
+            raise MixlabError(f"{folder} holds a {arch}, and the recipe asks for {self.job.preset}; set preset to one of {arch}")
+        if self.job.task == "causal-lm" and not config.causal:
+            return import_model(str(folder), task="causal-lm")[0].train()
+        for name, value in more.items():
+            setattr(config, name, value)
+        model = model_class(arch, self.job.task).from_pretrained(folder, config=config)
+        if self.job.length > model.config.length:
+            model.resize_length(self.job.length)
+        return model
+
+
+def model_folder(place: str) -> Path:
+    """A run's finished model, or a model folder itself."""
+    folder = Path(place)
+    if (folder / "model" / "config.json").is_file():
+        return folder / "model"
+    if (folder / "config.json").is_file():
+        return folder
+    if (folder / "recipe.json").is_file():
+        raise MixlabError(f"{place} is a run that has not finished; run its training command again")
+    raise MixlabError(f"{place} is neither a run nor a model folder; train one with `mixlab train`")
+
+
+def in_batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

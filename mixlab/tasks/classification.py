@@ -1,0 +1,147 @@
+"""Classification of sentences and of pairs, single or multi-label, and regression: accuracy, F1, MCC, with intervals, and per source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mixlab.data import finetuning, fingerprint, sources
+from mixlab.data.collating import PaddingCollator
+from mixlab.data.columns import Kind
+from mixlab.data.labels import Labels
+from mixlab.data.sampling import BucketSampler
+from mixlab.errors import MixlabError
+from mixlab.tasks.base import Prepared, Task, in_batches
+from mixlab.tasks.metrics import class_metrics, number_metrics
+
+BATCH = 32
+SEPARATOR = "\t"  # between the two texts of a pair on one line
+
+
+class Classification(Task):
+    """sequence-classification; the kind of rows is told by the data's columns."""
+
+    heads = ("sequence-classification",)
+
+    def prepare(self, folder: Path) -> Prepared:
+        kind = self.kind()
+        train = sources.read(self.job.data, kind, self.job.columns, split=self.split("train"))
+        assert train.labels is not None
+        valid = self.rows(None, None, train.labels)
+        tokenizer = self.tokenizer(lambda: texts_of(train.data))
+        model = self.build(tokenizer, train.labels.config_fields())
+        examples = finetuning.examples(train.data, tokenizer, self.job.length)
+        lengths = finetuning.lengths(examples)
+        sampler = BucketSampler(lengths.tolist(), self.job.training.batch_size, self.job.training.seed)
+        fingerprints = {"data": fingerprint.of_dataset(train.data), "tokenizer": fingerprint.of_tokenizer(tokenizer)}
+        full = int((lengths == self.job.length).sum())
+        notes = [train.note, f"{len(examples):,} training rows, {train.labels.kind}: {', '.join(train.labels.names) or 'numbers'}"]
+        if full:
+            notes.append(f"{full:,} rows reach the {self.job.length} tokens of an example; what is beyond was cut")
+        return Prepared(
+            model,
+            tokenizer,
+            examples,
+            finetuning.examples(valid.data, tokenizer, self.job.length),
+            PaddingCollator(tokenizer),
+            sampler=sampler,
+            compute_metrics=headline(train.labels),
+            fingerprints=fingerprints,
+            notes=tuple(notes),
+        )
+
+    def kind(self) -> Kind:
+        """Pairs where a second text column is named or a built-in source says so; else sentences."""
+        from mixlab.data import builtin
+
+        if self.job.data in builtin.names():
+            kind = builtin.load(self.job.data, self.job.data_seed).description.kind
+            if kind not in ("sentences", "pairs"):
+                raise MixlabError(f"{self.job.data} holds {kind}, which have no labels; use sentences or pairs")
+            return kind  # pyright: ignore[reportReturnType]
+        return "pairs" if self.job.columns.text_pair else "sentences"
+
+    def split(self, name: str) -> str | None:
+        from mixlab.data import builtin
+
+        return name if self.job.data in builtin.names() or self.job.validation is None else None
+
+    def rows(self, place: str | None, split: str | None, labels: Labels) -> sources.Source:
+        if place is None and split is None:
+            place, split = (self.job.validation, None) if self.job.validation else (None, "validation")
+        return sources.read(place or self.job.data, self.kind(), self.job.columns, split=split, labels=labels)
+
+    def evaluate(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
+        labels = labels_of(model.config)
+        rows = self.rows(place, split, labels)
+        outputs = np.concatenate(list(self._outputs(model, tokenizer, finetuning.examples(rows.data, tokenizer, self.job.length))))
+        truth = np.asarray(rows.data["label"])
+        groups = rows.data["group"] if "group" in rows.data.column_names else None
+        if labels.kind == "regression":
+            return number_metrics(outputs[:, 0], truth)
+        if labels.kind == "multi":
+            return class_metrics((outputs > 0).astype(int), truth.astype(int), labels.names, groups)
+        return class_metrics(outputs.argmax(-1), truth, labels.names, groups)
+
+    def _outputs(self, model: Any, tokenizer: Any, examples: Any) -> Iterator[np.ndarray]:
+        collate = PaddingCollator(tokenizer)
+        model.eval()
+        for batch in in_batches(examples, BATCH):
+            inputs = {name: value for name, value in collate(batch).items() if name in ("input_ids", "attention_mask")}
+            with torch.no_grad():
+                yield model(**inputs).logits.numpy()
+
+    def predict(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """The label and its probability; the two texts of a pair are separated by a tab."""
+        labels = labels_of(model.config)
+        for batch in in_batches(texts, BATCH):
+            pairs = [text.split(SEPARATOR, 1) for text in batch]
+            ids = [tokenizer(*pair, truncation=True, max_length=self.job.length)["input_ids"] for pair in pairs]
+            for text, row in zip(
+                batch, np.concatenate(list(self._outputs(model, tokenizer, [{"input_ids": i} for i in ids]))), strict=True
+            ):
+                yield {"text": text, **_answer(row, labels)}
+
+
+def _answer(row: np.ndarray, labels: Labels) -> dict[str, Any]:
+    if labels.kind == "regression":
+        return {"value": round(float(row[0]), 6)}
+    if labels.kind == "multi":
+        scores = 1 / (1 + np.exp(-row))
+        return {"labels": [name for name, score in zip(labels.names, scores, strict=True) if score > 0.5]}
+    scores = np.exp(row - row.max())
+    best = int(scores.argmax())
+    return {"label": labels.names[best], "score": round(float(scores[best] / scores.sum()), 6)}
+
+
+def texts_of(rows: Any) -> Iterator[str]:
+    """All texts of labelled rows, for training a tokenizer."""
+    for name in ("text", "text_pair"):
+        if name in rows.column_names:
+            yield from rows[name]
+
+
+def labels_of(config: Any) -> Labels:
+    """The labels that a model was trained with."""
+    if config.problem_type == "regression":
+        return Labels("regression")
+    names = tuple(config.id2label[i] for i in range(len(config.id2label)))
+    return Labels("multi" if config.problem_type == "multi_label_classification" else "single", names)
+
+
+def headline(labels: Labels) -> Callable[[Any], dict[str, float]]:
+    """The one number to watch while training."""
+
+    def measure(found: Any) -> dict[str, float]:
+        outputs, truth = np.asarray(found.predictions), np.asarray(found.label_ids)
+        if labels.kind == "regression":
+            return {"error": float(np.mean((outputs[:, 0] - truth) ** 2))}
+        if labels.kind == "multi":
+            return {"accuracy": float(((outputs > 0) == (truth > 0.5)).all(-1).mean())}
+        return {"accuracy": float((outputs.argmax(-1) == truth).mean())}
+
+    return measure

@@ -1,0 +1,92 @@
+"""A `Job`: everything that decides what a training run does, resolved and written into its run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+from mixlab.data.columns import Columns
+from mixlab.errors import MixlabError, unknown
+from mixlab.modeling.architecture import read_settings
+from mixlab.training.settings import TrainingSettings
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokenizer to train when the run starts from nothing."""
+
+    kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
+    size: int = 2000
+
+
+@dataclass(frozen=True)
+class Masking:
+    rate: float = 0.15
+    unit: Literal["token", "word", "span"] = "token"
+
+
+@dataclass(frozen=True)
+class Job:
+    """`data` is anything that `mixlab.data.sources.read` reads; `start` a run or model folder whose weights and tokenizer are taken."""
+
+    task: str
+    preset: str
+    data: str
+    training: TrainingSettings
+    validation: str | None = None  # rows to measure on, when `data` has no split of that name
+    length: int = 64  # tokens of an example
+    start: str | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)  # settings of the preset to replace
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    masking: Masking = field(default_factory=Masking)
+    columns: Columns = field(default_factory=Columns)
+    data_seed: int = 0  # of generated data
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for the run directory; the training settings stand there under a name of their own."""
+        described = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("training", "columns")}
+        described |= {"model": dict(self.model), "vocabulary": asdict(self.vocabulary), "masking": asdict(self.masking)}
+        return {**described, "columns": self.columns.given()}
+
+    def with_settings(self, pairs: list[str] | tuple[str, ...]) -> Job:
+        """With `key=value` applied: a field of the job or its training, or `model.x`, `vocabulary.x`, `masking.x`, `columns.x`."""
+        own = {f.name for f in fields(self)} - {"training", "model", *GROUPS}
+        steering = {f.name for f in fields(TrainingSettings)}
+        inside = {f"{group}.{f.name}" for group in GROUPS for f in fields(getattr(self, group))}
+        changes: dict[str, dict[str, Any]] = {group: {} for group in ("job", "training", "model", *GROUPS)}
+        for name, value in read_settings(pairs).items():
+            group, _, inner = name.partition(".")
+            if name in own:
+                changes["job"][name] = value
+            elif name in steering:
+                changes["training"][name] = _as_tuple(name, value)
+            elif group == "model" and inner:
+                changes["model"][inner] = value
+            elif name in inside:
+                changes[group][inner] = value
+            else:
+                raise unknown("setting", name, own | steering | inside)
+        try:  # together, since one value may only be right beside another
+            groups = {group: replace(getattr(self, group), **changes[group]) for group in ("training", *GROUPS)}
+            return replace(self, **changes["job"], **groups, model={**self.model, **changes["model"]})
+        except TypeError as error:
+            raise MixlabError(f"a setting among {', '.join(pairs)} is of the wrong kind: {error}") from error
+
+
+GROUPS = ("vocabulary", "masking", "columns")
+
+
+def _as_tuple(name: str, value: Any) -> Any:
+    return tuple(value) if name in ("betas", "report_to") and isinstance(value, list) else value
+
+
+def job_from(described: Mapping[str, Any]) -> Job:
+    """A job as a run directory holds it."""
+    values = dict(described)
+    training = dict(values.pop("settings"))
+    training = {name: _as_tuple(name, value) for name, value in training.items()}
+    known = {f.name for f in fields(Job)}
+    kept = {name: value for name, value in values.items() if name in known}
+    kept |= {"vocabulary": Vocabulary(**kept["vocabulary"]), "masking": Masking(**kept["masking"]), "columns": Columns(**kept["columns"])}
+    return Job(**kept, training=TrainingSettings(**training))

@@ -1,0 +1,115 @@
+"""Language modelling: masked tokens from both sides, or next tokens. Measured by perplexity; predicts words, or continues a text."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+from mixlab.data import fingerprint, pretraining, sources
+from mixlab.data.collating import IGNORED
+from mixlab.data.masking import MaskingCollator, NextTokenCollator
+from mixlab.data.sampling import Keyed
+from mixlab.errors import MixlabError
+from mixlab.tasks.base import Prepared, Task
+
+EVALUATION_SEED = 12345  # of the masking that every evaluation uses
+BATCH = 32
+
+
+class LanguageModelling(Task):
+    """masked-lm and causal-lm."""
+
+    heads = ("masked-lm", "causal-lm")
+
+    @property
+    def causal(self) -> bool:
+        return self.job.task == "causal-lm"
+
+    def prepare(self, folder: Path) -> Prepared:
+        train = sources.read(self.job.data, "texts", self.job.columns, split=self.split("train"))
+        tokenizer = self.tokenizer(lambda: train.data["text"])
+        model = self.build(tokenizer, {} if self.causal else {"labelled_logits_only": True})
+        cache = folder / "cache"
+        examples = pretraining.chunks(train.data, tokenizer, self.job.length, cache, causal=self.causal)
+        valid = pretraining.chunks(self.validation().data, tokenizer, self.job.length, cache, causal=self.causal)
+        fingerprints = {"data": fingerprint.of_dataset(train.data), "tokenizer": fingerprint.of_tokenizer(tokenizer)}
+        counts = pretraining.about(examples)
+        note = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {counts['examples']:,} examples of {self.job.length}"
+        return Prepared(model, tokenizer, examples, valid, self.collator(tokenizer), fingerprints=fingerprints, notes=(train.note, note))
+
+    def split(self, name: str) -> str | None:
+        """Built-in sources have splits; a file or folder is one."""
+        from mixlab.data import builtin
+
+        return name if self.job.data in builtin.names() or self.job.validation is None else None
+
+    def validation(self) -> sources.Source:
+        if self.job.validation is not None:
+            return sources.read(self.job.validation, "texts", self.job.columns)
+        return sources.read(self.job.data, "texts", self.job.columns, split="validation")
+
+    def collator(self, tokenizer: Any, seed: int | None = None) -> Any:
+        seed = self.job.training.seed if seed is None else seed
+        if self.causal:
+            return NextTokenCollator(tokenizer, seed)
+        return MaskingCollator(tokenizer, seed, self.job.masking.rate, self.job.masking.unit)
+
+    def evaluate(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
+        """Perplexity per token; for causal models also bits per character, each token seen with at least half a window before it."""
+        if place is None and split in (None, "validation"):
+            texts = self.validation()
+        else:
+            texts = sources.read(place or self.job.data, "texts", self.job.columns, split=split)
+        model.eval()
+        with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
+            examples = pretraining.chunks(texts.data, tokenizer, self.job.length, scratch, causal=self.causal)
+            if self.causal:
+                return self._next_token_metrics(model, examples)
+            return self._masked_metrics(model, examples, tokenizer)
+
+    def _masked_metrics(self, model: Any, examples: Any, tokenizer: Any) -> dict[str, Any]:
+        """On one fixed masking, the same for every model with this tokenizer."""
+        total, count = 0.0, 0
+        for batch in DataLoader(Keyed(examples), BATCH, collate_fn=self.collator(tokenizer, EVALUATION_SEED)):
+            labelled = int((batch["labels"] != IGNORED).sum())
+            total, count = total + float(model(**batch).loss) * labelled, count + labelled
+        return {"perplexity": math.exp(total / count), "loss": total / count, "labelled_tokens": count}
+
+    def _next_token_metrics(self, model: Any, examples: Any) -> dict[str, Any]:
+        """Windows that overlap by half, so that all but the first tokens have at least half a window before them."""
+        ids = torch.tensor([token for row in examples["input_ids"] for token in row])
+        if len(ids) < 2:
+            raise MixlabError("the text is shorter than two tokens; there is nothing to predict")
+        n, total, count, end = self.job.length, 0.0, 0, 0
+        while end < len(ids):
+            start = max(0, end - n // 2) if end else 0
+            window = ids[start : start + n]
+            losses = F.cross_entropy(model(input_ids=window[None]).logits[0, :-1], window[1:], reduction="none")
+            fresh = losses[max(end - start - 1, 0) :]
+            total, count, end = total + float(fresh.sum()), count + len(fresh), start + len(window)
+        bits = total / math.log(2) / pretraining.about(examples)["characters"]
+        return {"perplexity": math.exp(total / count), "loss": total / count, "bits_per_character": bits, "tokens": count}
+
+    def predict(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """For each [MASK] of a text, the five likeliest tokens; a causal model gives the likeliest next tokens."""
+        model.eval()
+        for text in texts:
+            ids = tokenizer(text, return_tensors="pt", truncation=False)["input_ids"]
+            places = [-1] if self.causal else (ids[0] == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
+            if not places:
+                raise MixlabError(f"{text[:40]!r} has no {tokenizer.mask_token}; write it where a word is to be filled in")
+            with torch.no_grad():
+                logits = model(input_ids=ids).logits[0]
+            found = []
+            for place in places:
+                best = logits[place].softmax(-1).topk(5)
+                pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                found.append([{"token": tokenizer.decode([token]), "score": round(score, 6)} for token, score in pairs])
+            yield {"text": text, "next" if self.causal else "masked": found}

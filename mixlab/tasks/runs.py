@@ -1,0 +1,85 @@
+"""A whole run from a job, and a finished run opened again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mixlab.data import vocabulary
+from mixlab.errors import MixlabError
+from mixlab.modeling.auto import model_class
+from mixlab.modeling.loading import load_config
+from mixlab.tasks.base import Task, model_folder
+from mixlab.tasks.find import task_of
+from mixlab.tasks.job import Job, job_from
+from mixlab.training.fit import fit
+from mixlab.training.run_directory import RunDirectory
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No bars and hints of libraries between our own lines; afterwards they speak as before."""
+    import datasets
+    from transformers.utils import logging
+
+    loud = logging.get_verbosity(), logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(loud[0])
+        if loud[1]:
+            logging.enable_progress_bar()
+        if not loud[2]:
+            datasets.enable_progress_bars()
+
+
+@quiet()
+def train(job: Job, folder: Path, *, allow_changes: bool = False, say: Callable[[str], None] = print, progress: bool = True) -> Any:
+    """Prepare the data, then train in the folder, or continue the run that it holds."""
+    prepared = task_of(job).prepare(folder)
+    for note in prepared.notes:
+        if note:
+            say(note)
+    return fit(
+        prepared.model,
+        job.training,
+        RunDirectory(folder),
+        prepared.train,
+        eval_dataset=prepared.validation,
+        collator=prepared.collator,
+        tokenizer=prepared.tokenizer,
+        sampler=prepared.sampler,
+        compute_metrics=prepared.compute_metrics,
+        recipe=job.as_dict(),
+        fingerprints=prepared.fingerprints,
+        allow_changes=allow_changes,
+        progress=progress,
+    )
+
+
+def read_job(folder: Path) -> Job:
+    """The job of a run directory."""
+    path = folder / "recipe.json"
+    if not path.is_file():
+        raise MixlabError(f"{folder} holds no recipe.json; give a folder that `mixlab train` made")
+    try:
+        return job_from(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MixlabError(f"{path} is damaged ({error}); run the training command again") from error
+
+
+@quiet()
+def opened(folder: Path) -> tuple[Task, Any, Any]:
+    """The task, the model and the tokenizer of a finished run."""
+    job = read_job(folder)
+    place = model_folder(str(folder))
+    config = load_config(str(place))
+    model = model_class(config.model_type.removeprefix("mixlab-"), job.task).from_pretrained(place).eval()
+    model.config.labelled_logits_only = False
+    return task_of(job), model, vocabulary.load(place)

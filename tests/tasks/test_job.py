@@ -1,0 +1,54 @@
+"""A job is resolved in one place: settings by name, mistakes in one line, and the same job back from a run directory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mixlab.errors import MixlabError
+from mixlab.recipes.find import job_of, recipes
+from mixlab.tasks.job import job_from
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_every_recipe_builds_for_every_architecture_and_survives_its_run_directory(name: str) -> None:
+    for arch in ("gmlp", "bert"):
+        job = job_of(name, (f"arch={arch}", "steps=1000", "model.hidden_dropout=0.1"))
+        assert job.preset == f"{arch}-tiny"
+        assert job.training.steps == 1000
+        stored = json.loads(json.dumps({**job.as_dict(), "settings": job.training.as_dict()}))
+        assert job_from(stored) == job
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_every_recipe_says_what_it_is_for(name: str) -> None:
+    assert len(recipes()[name][1]) > 30
+
+
+def test_settings_that_need_each_other_are_applied_together() -> None:
+    job = job_of(
+        "pretrain-small", ("steps=10", "warmup=2", "masking.unit=word", "vocabulary.size=900", "data=notes.txt", "betas=[0.9,0.98]")
+    )
+    assert (job.training.steps, job.training.warmup, job.training.betas) == (10, 2, (0.9, 0.98))
+    assert (job.masking.unit, job.vocabulary.size, job.data) == ("word", 900, "notes.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("pretrain-smal", (), "did you mean 'pretrain-small'?"),
+        ("pretrain-small", ("arch=gmpl",), "did you mean 'gmlp'?"),
+        ("pretrain-small", ("arch=gmlp", "arch=bert"), "set it once"),
+        ("pretrain-small", ("step=5",), "did you mean 'steps'?"),
+        ("pretrain-small", ("steps",), "key=value"),
+        ("pretrain-small", ("steps=5",), "warmup is 100"),
+        ("pretrain-small", ("steps=many",), "wrong kind"),
+        ("pretrain-small", ("masking.rat=0.1",), "did you mean 'masking.rate'?"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(name: str, settings: tuple[str, ...], said: str) -> None:
+    with pytest.raises(MixlabError) as caught:
+        job_of(name, settings)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

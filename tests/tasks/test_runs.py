@@ -1,0 +1,114 @@
+"""Whole runs, very short: train, continue, evaluate, predict, and what is refused on the way."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import pipeline
+
+from mixlab import cli
+from mixlab.errors import MixlabError
+from mixlab.recipes.find import job_of
+from mixlab.tasks.runs import opened, read_job, train
+
+QUICK = ("steps=6", "warmup=1", "batch_size=4", "save_every=3", "length=16", "model.num_hidden_layers=1", "log_every=3")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of small texts, with a table of labelled ones beside it."""
+    folder = tmp_path_factory.mktemp("corpus")
+    words = [f"{a}{b}" for a in "bdfg" for b in ("a", "e", "i", "o", "u", "an", "en")]
+    generator = random.Random(0)
+    texts = [" ".join(generator.choices(words, k=60)) + "." for _ in range(40)]
+    (folder / "train.txt").write_text("\n".join(texts[:30]), encoding="utf-8")
+    (folder / "held-out.txt").write_text("\n".join(texts[30:]), encoding="utf-8")
+    rows = [(" ".join(generator.choices(words, k=8)), "yes" if generator.random() < 0.5 else "no") for _ in range(60)]
+    for name, part in (("train.csv", rows[:40]), ("held-out.csv", rows[40:])):
+        (folder / name).write_text("text,label\n" + "\n".join(f"{text},{label}" for text, label in part), encoding="utf-8")
+    return folder
+
+
+def quick(recipe: str, corpus: Path, kind: str, *more: str) -> Any:
+    place = (f"data={corpus / f'train.{kind}'}", f"validation={corpus / f'held-out.{kind}'}", "vocabulary.size=300")
+    return job_of(recipe, (*QUICK, *place, *more))
+
+
+@pytest.fixture(scope="module")
+def masked(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("masked")
+    train(quick("pretrain-small", corpus, "txt"), folder, progress=False)
+    return folder
+
+
+def test_a_masked_run_fills_masks_and_is_measured(masked: Path) -> None:
+    task, model, tokenizer = opened(masked)
+    scores = task.evaluate(model, tokenizer, None, None)
+    assert 1 < scores["perplexity"] < 1000
+    assert scores == task.evaluate(model, tokenizer, None, None)
+    (record,) = task.predict(model, tokenizer, ["ba [MASK] di"])
+    assert len(record["masked"][0]) == 5
+    with pytest.raises(MixlabError, match=r"has no \[MASK\]"):
+        list(task.predict(model, tokenizer, ["ba di"]))
+    filled = pipeline("fill-mask", model=str(masked / "model"), tokenizer=str(masked / "model"))("ba [MASK] di")
+    assert filled[0]["token_str"].strip() == record["masked"][0][0]["token"].strip()
+
+
+def test_the_run_directory_holds_what_it_promises(masked: Path) -> None:
+    for name in ("recipe.json", "versions.json", "command.txt", "fingerprints.json", "metrics.jsonl", "tokenizer", "model/README.md"):
+        assert (masked / name).exists(), name
+    assert read_job(masked).task == "masked-lm"
+    steps = [json.loads(line)["step"] for line in (masked / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert steps == sorted(steps)
+
+
+def test_a_finished_run_is_not_trained_again_and_a_changed_one_is_refused(masked: Path, corpus: Path) -> None:
+    before = (masked / "model" / "model.safetensors").read_bytes()
+    train(quick("pretrain-small", corpus, "txt"), masked, progress=False)
+    assert (masked / "model" / "model.safetensors").read_bytes() == before
+    with pytest.raises(MixlabError, match="learning_rate"):
+        train(quick("pretrain-small", corpus, "txt", "learning_rate=0.5"), masked, progress=False)
+
+
+def test_a_classifier_starts_from_the_masked_run(masked: Path, corpus: Path, tmp_path: Path) -> None:
+    train(quick("classify", corpus, "csv", f"start={masked}"), tmp_path / "run", progress=False)
+    task, model, tokenizer = opened(tmp_path / "run")
+    scores = task.evaluate(model, tokenizer, None, None)
+    assert scores["items"] == 20
+    assert scores["confusion"]["labels"] == ["no", "yes"]
+    (record,) = task.predict(model, tokenizer, ["ba di fan"])
+    assert record["label"] in ("no", "yes")
+    found = pipeline("text-classification", model=str(tmp_path / "run" / "model"), tokenizer=str(tmp_path / "run" / "model"))("ba di fan")
+    assert found[0]["label"] == record["label"]
+    with pytest.raises(MixlabError, match="holds a gmlp"):
+        train(quick("classify", corpus, "csv", f"start={masked}", "arch=bert"), tmp_path / "other", progress=False)
+
+
+def test_a_causal_run_generates_and_is_measured_in_bits(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(quick("causal-small", corpus, "txt", "arch=amlp", "vocabulary.size=300"), tmp_path / "run", progress=False)
+    task, model, tokenizer = opened(tmp_path / "run")
+    scores = task.evaluate(model, tokenizer, None, None)
+    assert 0 < scores["bits_per_character"] < 10
+    capsys.readouterr()
+    cli.run("generate", [str(tmp_path / "run"), "--prompt", "ba di", "--tokens", "5", "--temperature", "0"])
+    assert capsys.readouterr().out.startswith("ba di")
+    with pytest.raises(MixlabError, match="change the prompt"):
+        cli.run("generate", [str(tmp_path / "run"), "--prompt", "ba di " * 20])
+
+
+def test_commands_read_files_and_refuse_what_is_no_run(masked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts.txt").write_text("ba [MASK]\n\ndi [MASK]\n", encoding="utf-8")
+    cli.run("predict", [str(masked), "--input", str(tmp_path / "texts.txt")])
+    assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["ba [MASK]", "di [MASK]"]
+    cli.run("evaluate", [str(masked)])
+    assert json.loads(capsys.readouterr().out)["task"] == "masked-lm"
+    for command in (["predict", str(tmp_path), "x"], ["evaluate", str(tmp_path)], ["generate", str(masked), "--prompt", "x"]):
+        with pytest.raises(MixlabError):
+            cli.run(command[0], command[1:])
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 [MASK]\n")
+    with pytest.raises(MixlabError, match=r"latin\.txt:1: not UTF-8"):
+        cli.run("predict", [str(masked), "--input", str(tmp_path / "latin.txt")])
