@@ -30,7 +30,7 @@ judge: .judge/.fetched
 	@touch $@
 
 demo: setup
-	$(BIN)/mixlab demo
+	$(BIN)/mixlab demo --run-dir demo-out
 
 test: setup oracles judge
 	$(BIN)/python -m pytest -n 2 --dist loadscope -q -m "not slow"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import mixlab
 from mixlab.archs import amlp, gmlp
-from mixlab.layers import DropPath, GMLPBlock, SpatialGate, Stack, SelfAttention, Tokens
+from mixlab.layers import DropPath, GMLPBlock, SelfAttention, SpatialGate, Stack, Tokens
 from mixlab.layers import gate as gate_file
 from mixlab.maps import DenseMap, SoftmaxMap, ToeplitzMap, ToeplitzWeight
 from mixlab.maps.base import merge_heads, split_heads

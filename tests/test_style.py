@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,22 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mixlab"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # From the foundation up; a room may use those before it.
-ROOMS = ["errors", "registry", "accounting", "maps", "layers", "modeling", "archs", "cli"]
+ROOMS = [
+    "errors",
+    "registry",
+    "accounting",
+    "maps",
+    "layers",
+    "modeling",
+    "archs",
+    "data",
+    "training",
+    "tasks",
+    "analysis",
+    "recipes",
+    "report",
+    "cli",
+]
 
 
 def tree(path: Path) -> ast.Module:
@@ -69,16 +85,16 @@ def test_imports_point_down(path: Path) -> None:
 
 
 def test_a_setting_is_written_once() -> None:
-    """A field that two configurations declare has two defaults, and one of them is wrong."""
-    seen: dict[str, str] = {}
-    for path in [PACKAGE / "modeling" / "config.py", *sorted((PACKAGE / "archs").glob("*.py"))]:
-        for node in tree(path).body:
-            if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
-                for field in node.body:
-                    if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                        name = field.target.id
-                        assert name not in seen, f"{name} in {node.name} and {seen[name]}"
-                        seen[name] = node.name
+    """A field that a configuration inherits and declares again has two defaults, and one of them is wrong."""
+    from mixlab import registry
+    from mixlab.modeling.architecture import load
+
+    for arch in registry.archs():
+        seen: dict[str, str] = {}
+        for cls in [c for c in load(arch).config.__mro__ if c.__module__.startswith("mixlab.")]:
+            for name in inspect.get_annotations(cls):
+                assert name not in seen, f"{name} in {cls.__name__} and {seen[name]}"
+                seen[name] = cls.__name__
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

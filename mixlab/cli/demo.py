@@ -1,56 +1,80 @@
-"""Count every preset, then run one forward pass of every head of the small models and time it."""
+"""The whole story in minutes: pretrain two rivals, fill masks, finetune, and write a report to open."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from mixlab import registry
+FOLDER = Path("demo-out")
+MASKS = ["Return the [MASK] of the list.", "If the argument is [MASK], return True.", "Raise an [MASK] if the file does not exist."]
 
 
-def example_inputs(config: Any) -> dict[str, Any]:
-    """One sample of whatever the model reads, as long as it may be."""
-    import torch
+def main(run_dir: Path = FOLDER, steps: int = 1000) -> None:
+    """Everything is kept in one folder; run again, it continues where it was.
 
-    if config.modality == "image":
-        return {"pixel_values": torch.randn(1, config.num_channels, config.image_size, config.image_size)}
-    return {"input_ids": torch.randint(0, config.vocab_size, (1, config.length))}
+    Args:
+        run_dir: The folder for both runs of both models, and the report.
+        steps: Training steps of each model; fewer are quicker and learn less.
+    """
+    from mixlab.recipes.demo import RIVALS
+    from mixlab.report.demo import page
 
-
-def milliseconds(model: Any, inputs: dict[str, Any], rounds: int = 5) -> float:
-    """The median of a few forward passes after one to warm up."""
-    import torch
-
-    times = []
-    with torch.no_grad():
-        for _ in range(rounds + 1):
-            start = time.perf_counter()
-            model(**inputs)
-            times.append(time.perf_counter() - start)
-    return sorted(times[1:])[rounds // 2] * 1e3
+    print("mixlab demo: gMLP and BERT at the same budget, on the documentation that Python carries\n")
+    contenders = [contend(arch, run_dir, steps) for arch in RIVALS]
+    gates, filled = look_inside(contenders[0].pretraining)
+    report = run_dir / "report.html"
+    page(contenders, gates, filled, f"mixlab demo --run-dir {run_dir} --steps {steps}").write(report)
+    print(f"\nopen {report.resolve()}")
 
 
-def main() -> None:
-    from rich.console import Console
-    from rich.table import Table
+def contend(arch: str, folder: Path, steps: int) -> Any:
+    """Pretrain and finetune one architecture, and measure both."""
+    from mixlab.data import builtin
+    from mixlab.modeling.account import account
+    from mixlab.modeling.architecture import load
+    from mixlab.recipes.demo import demo_finetune, demo_pretrain
+    from mixlab.report.demo import Contender
+    from mixlab.tasks.runs import opened
 
-    from mixlab import create
-    from mixlab.modeling.account import preset_table
-    from mixlab.modeling.architecture import find_preset
+    pretraining, finetuning = folder / f"{arch}-pretrained", folder / f"{arch}-finetuned"
+    start = time.perf_counter()
+    warmup = min(50, steps)
+    run(demo_pretrain(arch).with_settings((f"steps={steps}", f"warmup={warmup}")), pretraining, f"{arch}: pretraining")
+    seconds = time.perf_counter() - start
+    task, model, tokenizer = opened(pretraining)
+    masked = task.evaluate(model, tokenizer, None, None)
+    print(f"  masked-token perplexity {masked['perplexity']:.1f} on held-out documents")
+    fewer = min(steps, 300)
+    job = demo_finetune(arch).with_settings((f"start={pretraining}", f"steps={fewer}", f"warmup={min(20, fewer)}"))
+    run(job, finetuning, f"{arch}: finetuning on generated reviews")
+    classified = measured(finetuning)
+    print(f"  accuracy {classified['accuracy']:.3f}\n")
+    counted = account(load(arch), model.config, "masked-lm", task.job.length)
+    return Contender(arch, counted, pretraining, steps, seconds, masked, classified, builtin.load(job.data).description.best)
 
-    console = Console(width=None if Console().is_terminal else 120)
-    counts = Table("preset", "source", "parameters", "published", "difference", "G MACs", title="Presets", title_justify="left", box=None)
-    for row in preset_table():
-        macs = f"{row['macs'] / 1e9:.2f}"
-        counts.add_row(row["preset"], row["source"], f"{row['params']:,}", row["published"] or "", row["difference"], macs)
-    console.print(counts)
 
-    passes = Table("preset", "task", "parameters", "ms per sample", title="\nOne forward pass", title_justify="left", box=None)
-    for name in [preset for preset in registry.presets() if "-tiny" in preset]:
-        architecture, preset = find_preset(name)
-        for task in preset.config(architecture, {}).traits.tasks:
-            model = create(name, task=task).eval()
-            size = sum(parameter.numel() for parameter in model.parameters())
-            passes.add_row(name, task, f"{size:,}", f"{milliseconds(model, example_inputs(model.config)):.1f}")
-    console.print(passes)
-    console.print("\nNext: mixlab show gmlp-base, or the example in the README.")
+def run(job: Any, folder: Path, title: str) -> None:
+    from mixlab.tasks.runs import train
+
+    print(title)
+    train(job, folder, say=lambda note: print(f"  {note}"))
+
+
+def measured(folder: Path) -> Mapping[str, Any]:
+    from mixlab.tasks.runs import opened
+
+    task, model, tokenizer = opened(folder)
+    return task.evaluate(model, tokenizer, None, None)
+
+
+def look_inside(folder: Path) -> tuple[list[Any], list[dict[str, Any]]]:
+    """The learned W of every block, and a few masks filled in on screen."""
+    from mixlab.tasks.runs import opened
+
+    task, model, tokenizer = opened(folder)
+    filled = list(task.predict(model, tokenizer, MASKS))
+    for record in filled:
+        print(f"{record['text']}  ->  {', '.join(guess['token'] for guess in record['masked'][0])}")
+    return [block.gate.spatial.weight[0].detach() for block in model.model.body.blocks], filled

@@ -12,12 +12,23 @@ import tyro
 
 # What an optional package is for.
 OPTIONAL = {
-    "accelerate": "training with transformers' Trainer",
     "peft": "LoRA and other adapters",
     "onnx": "ONNX export",
     "onnxruntime": "running ONNX files",
 }
-REQUIRED = ("torch", "transformers", "safetensors", "huggingface_hub", "jaxtyping", "tyro", "rich")
+REQUIRED = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "tokenizers",
+    "scikit-learn",
+    "safetensors",
+    "huggingface_hub",
+    "jaxtyping",
+    "tyro",
+    "rich",
+)
 
 
 def version(package: str) -> str | None:

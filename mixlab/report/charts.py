@@ -6,7 +6,7 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,8 +34,8 @@ def line_chart(title: str, x_label: str, y_label: str, series: Sequence[Series])
     x_of = _scale(x_ticks, LEFT, WIDTH - RIGHT)
     y_of = _scale(y_ticks, HEIGHT - BOTTOM, TOP)
     parts = [Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, title)]
-    for x in x_ticks:
-        parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x_of(x), HEIGHT - BOTTOM + 16, f"{x:g}"))
+    mark = Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>')
+    parts += [mark.format(x_of(x), HEIGHT - BOTTOM + 16, f"{x:g}") for x in x_ticks]
     for y in y_ticks:
         parts.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH - RIGHT, y_of(y), y_of(y)))
         parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(LEFT - 6, y_of(y) + 4, f"{y:g}"))
@@ -60,7 +60,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(k * step, 12) for k in range(first, math.ceil(high / step) + 1)]
 
 
-def _scale(marks: Sequence[float], start: float, end: float):
+def _scale(marks: Sequence[float], start: float, end: float) -> Callable[[float], float]:
     low, high = marks[0], marks[-1]
     return lambda value: start + (value - low) / (high - low) * (end - start)
 

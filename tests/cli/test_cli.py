@@ -150,11 +150,19 @@ def test_import_writes_a_folder_that_auto_classes_load(tmp_path: Path) -> None:
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.max_position_embeddings == 64
 
 
-def test_doctor_and_demo_end_well() -> None:
+def test_doctor_ends_well() -> None:
     found = json.loads(run("doctor", "--json").stdout)
     assert found["forward_pass"] is True
     assert found["packages"]["torch"]
+
+
+def test_the_demo_ends_with_a_report(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-m", "mixlab", "demo"], capture_output=True, text=True, check=True, env=environment)
-    assert "130,073,552" in done.stdout
-    assert "amlp-tiny-image" in done.stdout
+    command = [sys.executable, "-m", "mixlab", "demo", "--run-dir", str(tmp_path / "demo"), "--steps", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert f"open {tmp_path / 'demo' / 'report.html'}" in done.stdout
+    page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
+    assert "What the gates learned" in page
+    assert page.count("data:image/png;base64,") == 4
+    assert len(page) < 500_000
