@@ -1,4 +1,4 @@
-"""Measure a finished run on its validation data, or on rows of a file."""
+"""Measure a finished run on its validation data, or on rows of a file. A folder of several runs is measured run by run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from typing import Annotated
 import tyro
 
 
-def main(run: Annotated[Path, tyro.conf.Positional], data: str | None = None, split: str | None = None) -> None:
+def main(
+    run: Annotated[Path, tyro.conf.Positional],
+    data: str | None = None,
+    split: str | None = None,
+    baselines: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> None:
     """Print the metrics as JSON.
 
     Args:
-        run: The folder of a run.
+        run: The folder of a run, or of the runs that `train --runs` made.
         data: A file, a folder or a name; by default the data of the run.
         split: Which split of it; by default the validation rows.
+        baselines: Measure what simple methods reach on the same rows as well.
     """
-    from mixlab.tasks.runs import opened
+    from mixlab.tasks.repeats import measured
 
-    task, model, tokenizer = opened(run)
-    print(json.dumps({"run": str(run), "task": task.job.task, **task.evaluate(model, tokenizer, data, split)}, indent=2))
+    print(json.dumps(measured(run, data, split, baselines), indent=2))

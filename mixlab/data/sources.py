@@ -3,8 +3,9 @@
 read("reviews.csv", "sentences")                          a file: .txt .md .jsonl .json .csv .tsv .parquet
 read("corpus/", "texts")                                  a folder of text files
 read("nli/", "pairs", split="validation", labels=...)     a folder of tables named after their splits
-read("owner/name", "texts", split="train", streaming=True)    the Hub; "owner/name:config" where it has several configurations
+read("owner/name", "texts", split="train", streaming=True)    the Hub; "owner/name:config#split" says both of them
 read("pydocs", "texts", split="train")                    a built-in source
+read("a.jsonl + books/", "texts")                         several, one after the other, each of any kind above
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 LAYOUT = 1  # raised when the same file would give other rows
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+AND = " + "  # between several places of texts
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?(#[\w.-]+)?")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ def read(
         raise unknown("kind of data", kind, KINDS)
     if streaming and kind != "texts":
         raise MixlabError(f"streaming is for texts; {kind} are checked as a whole, so read them without it")
+    if AND in str(place) and not Path(place).exists():
+        return _together(str(place).split(AND), kind, columns, split, streaming, documents)
     table = _open(place, split, streaming, documents)
     names, note = resolve(kind, columns or Columns(), table.columns, table.name)
     if kind in ("sentences", "pairs") and labels is None:
@@ -79,6 +83,16 @@ def read(
         raise MixlabError(f"{table.name} holds no {kind}; there is nothing to read")
     settings = [LAYOUT, table.key, kind, names, asdict(labels) if labels else None]
     return Source(_built(converted, _features(kind, names, labels), settings, streaming, table.name), note, labels)
+
+
+def _together(places: list[str], kind: Kind, columns: Columns | None, split: str | None, streaming: bool, documents: files.Unit) -> Source:
+    """Several sources of texts as one; labels would have to be learned from all of them, so tables of rows stay apart."""
+    from datasets import concatenate_datasets
+
+    if kind != "texts":
+        raise MixlabError(f"{AND.join(places)}: only texts can be read from several places; join the tables of {kind} into one file")
+    parts = [read(place.strip(), kind, columns, split, streaming, documents=documents) for place in places]
+    return Source(concatenate_datasets([part.data for part in parts]), "; ".join(part.note for part in parts if part.note))
 
 
 def _open(place: str | Path, split: str | None, streaming: bool, documents: files.Unit) -> _Table:
@@ -109,7 +123,9 @@ def _from_files(paths: list[Path], name: str, documents: files.Unit) -> _Table:
 
 
 def _from_hub(name: str, split: str | None, streaming: bool) -> _Table:
+    name, _, named = name.partition("#")
     repository, _, config = name.partition(":")
+    split = split or named or None
     if split is None:
         raise MixlabError(f"{name}: say which split of the dataset to read, for example split='train'")
     loaded = _guarded(lambda: _load(repository, config or None, split=split, streaming=streaming), name)

@@ -1,29 +1,35 @@
-"""Small recipes for text that finish on two cores: pretraining, next-token models, classification of sentences and pairs."""
+"""Small recipes for text that finish on two cores in minutes: pretraining, next-token models, classification of sentences and pairs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from mixlab import registry
 from mixlab.errors import MixlabError, unknown
 from mixlab.tasks.job import Job, Vocabulary
 from mixlab.training.settings import TrainingSettings
 
+# Six blocks of every architecture have 0.5 to 1 million parameters beside the embeddings.
+SMALL = {"num_hidden_layers": 6}
+
 
 def pretrain_small(arch: str = "gmlp") -> Job:
-    """Masked-language-model pretraining of the tiny preset on Python's documentation (or on `data=`), minutes on two cores.
+    """Masked-language-model pretraining of a small model on Python's documentation, or on your texts (`data=`).
 
     Not run yet.
     """
-    training = TrainingSettings(steps=1500, batch_size=32, learning_rate=2e-3, warmup=100, save_every=250, evaluate_every=500)
-    return Job("masked-lm", _tiny(arch), "pydocs", training, length=64)
+    training = TrainingSettings(steps=2500, batch_size=48, learning_rate=2e-3, warmup=100, save_every=500, evaluate_every=500, log_every=50)
+    return Job("masked-lm", _tiny(arch), "pydocs", training, length=64, model=SMALL, vocabulary=Vocabulary(size=8192))
 
 
 def causal_small(arch: str = "gmlp") -> Job:
-    """A next-token model of the tiny preset on Python's documentation (or on `data=`), to generate from.
+    """A next-token model, small, on Python's documentation or on your texts (`data=`), to generate from.
 
     Not run yet.
     """
-    training = TrainingSettings(steps=1500, batch_size=32, learning_rate=2e-3, warmup=100, save_every=250, evaluate_every=500)
-    return Job("causal-lm", _tiny(arch), "pydocs", training, length=64, vocabulary=Vocabulary("bpe", 2000))
+    training = TrainingSettings(steps=1500, batch_size=32, learning_rate=2e-3, warmup=100, save_every=500, evaluate_every=500, log_every=50)
+    model = {**SMALL, "hidden_dropout": 0.1}
+    return Job("causal-lm", _tiny(arch), "pydocs", training, length=64, model=model, vocabulary=Vocabulary("bpe", 2000))
 
 
 def classify(arch: str = "gmlp") -> Job:
@@ -31,8 +37,7 @@ def classify(arch: str = "gmlp") -> Job:
 
     Not run yet.
     """
-    training = TrainingSettings(steps=600, batch_size=32, learning_rate=1e-3, warmup=60, save_every=200, evaluate_every=200)
-    return Job("sequence-classification", _tiny(arch), "sentences", training, length=64)
+    return _classification(arch, "sentences", epochs=6)
 
 
 def classify_pairs(arch: str = "amlp") -> Job:
@@ -40,8 +45,13 @@ def classify_pairs(arch: str = "amlp") -> Job:
 
     Not run yet.
     """
-    training = TrainingSettings(steps=1500, batch_size=32, learning_rate=1e-3, warmup=100, save_every=250, evaluate_every=500)
-    return Job("sequence-classification", _tiny(arch), "pairs", training, length=64)
+    return _classification(arch, "pairs", epochs=12)
+
+
+def _classification(arch: str, data: str, epochs: float) -> Job:
+    training = TrainingSettings(steps=1, batch_size=32, learning_rate=1e-3, warmup=0.1, save_every=500, evaluate_every=500, log_every=50)
+    model: dict[str, Any] = {**SMALL, "pooling": "mean", "hidden_dropout": 0.1}
+    return Job("sequence-classification", _tiny(arch), data, training, length=64, model=model, epochs=epochs)
 
 
 def _tiny(arch: str) -> str:

@@ -51,6 +51,10 @@ class Task(ABC):
         """Metrics on rows of `place`, or on the run's own data."""
 
     @abstractmethod
+    def baselines(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
+        """What simple methods that learn from the run's training data reach on the same rows."""
+
+    @abstractmethod
     def predict(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
         """One record per text."""
 

@@ -16,6 +16,7 @@ from mixlab.data.labels import Labels
 from mixlab.data.sampling import BucketSampler
 from mixlab.errors import MixlabError
 from mixlab.tasks.base import Prepared, Task, in_batches
+from mixlab.tasks.baselines import commonest, linear_on_words
 from mixlab.tasks.metrics import class_metrics, number_metrics
 
 BATCH = 32
@@ -79,13 +80,16 @@ class Classification(Task):
         labels = labels_of(model.config)
         rows = self.rows(place, split, labels)
         outputs = np.concatenate(list(self._outputs(model, tokenizer, finetuning.examples(rows.data, tokenizer, self.job.length))))
-        truth = np.asarray(rows.data["label"])
-        groups = rows.data["group"] if "group" in rows.data.column_names else None
         if labels.kind == "regression":
-            return number_metrics(outputs[:, 0], truth)
-        if labels.kind == "multi":
-            return class_metrics((outputs > 0).astype(int), truth.astype(int), labels.names, groups)
-        return class_metrics(outputs.argmax(-1), truth, labels.names, groups)
+            return measured(outputs[:, 0], rows.data, labels)
+        return measured((outputs > 0).astype(int) if labels.kind == "multi" else outputs.argmax(-1), rows.data, labels)
+
+    def baselines(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
+        labels = labels_of(model.config)
+        train = sources.read(self.job.data, self.kind(), self.job.columns, split=self.split("train"), labels=labels).data
+        rows = self.rows(place, split, labels).data
+        methods = {"commonest label": commonest, "linear model of words (TF-IDF)": linear_on_words}
+        return {name: measured(method(train, rows, labels), rows, labels) for name, method in methods.items()}
 
     def _outputs(self, model: Any, tokenizer: Any, examples: Any) -> Iterator[np.ndarray]:
         collate = PaddingCollator(tokenizer)
@@ -105,6 +109,15 @@ class Classification(Task):
                 batch, np.concatenate(list(self._outputs(model, tokenizer, [{"input_ids": i} for i in ids]))), strict=True
             ):
                 yield {"text": text, **_answer(row, labels)}
+
+
+def measured(found: np.ndarray, rows: Any, labels: Labels) -> dict[str, Any]:
+    """All scores of what was found for labelled rows."""
+    truth = np.asarray(rows["label"])
+    groups = rows["group"] if "group" in rows.column_names else None
+    if labels.kind == "regression":
+        return number_metrics(found, truth)
+    return class_metrics(found, truth.astype(int) if labels.kind == "multi" else truth, labels.names, groups)
 
 
 def _answer(row: np.ndarray, labels: Labels) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
@@ -42,6 +43,20 @@ class Job:
     masking: Masking = field(default_factory=Masking)
     columns: Columns = field(default_factory=Columns)
     data_seed: int = 0  # of generated data
+    epochs: float = 0  # passes over the training rows, which then decide the number of steps; 0: as many as the training settings say
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epochs < math.inf:
+            raise MixlabError(f"epochs is {self.epochs}; give a number above 0, or 0 to count steps instead")
+
+    def with_steps_for(self, examples: int | None) -> Job:
+        """With the steps that its epochs come to; None: examples that cannot be counted."""
+        if not self.epochs:
+            return self
+        if examples is None:
+            raise MixlabError(f"epochs is {self.epochs:g}, but a stream of examples has no known length; set steps and epochs=0")
+        steps = max(1, round(self.epochs * (examples // self.training.batch_size)))
+        return replace(self, training=replace(self.training, steps=steps))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the run directory; the training settings stand there under a name of their own."""

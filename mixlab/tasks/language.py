@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
@@ -18,6 +20,7 @@ from mixlab.data.masking import MaskingCollator, NextTokenCollator
 from mixlab.data.sampling import Keyed
 from mixlab.errors import MixlabError
 from mixlab.tasks.base import Prepared, Task
+from mixlab.tasks.trigram import Trigram
 
 EVALUATION_SEED = 12345  # of the masking that every evaluation uses
 BATCH = 32
@@ -63,16 +66,43 @@ class LanguageModelling(Task):
 
     def evaluate(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
         """Perplexity per token; for causal models also bits per character, each token seen with at least half a window before it."""
-        if place is None and split in (None, "validation"):
-            texts = self.validation()
-        else:
-            texts = sources.read(place or self.job.data, "texts", self.job.columns, split=split)
         model.eval()
-        with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
-            examples = pretraining.chunks(texts.data, tokenizer, self.job.length, scratch, causal=self.causal)
+        with self._examples(tokenizer, self._texts(place, split)) as examples, torch.no_grad():
             if self.causal:
                 return self._next_token_metrics(model, examples)
             return self._masked_metrics(model, examples, tokenizer)
+
+    def baselines(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
+        """A 3-gram of the training tokens on the same tokens. For a masked one it sees the two tokens before it as they were."""
+        train = sources.read(self.job.data, "texts", self.job.columns, split=self.split("train"))
+        with self._examples(tokenizer, train) as seen, self._examples(tokenizer, self._texts(place, split)) as examples:
+            nats = -Trigram(self._stream(seen), len(tokenizer)).log_probabilities(self._stream(examples))
+            if self.causal:
+                bits = float(nats[1:].sum()) / math.log(2) / pretraining.about(examples)["characters"]
+                return {"3-gram": {"perplexity": math.exp(nats[1:].mean()), "bits_per_character": bits}}
+            return {"3-gram": {"perplexity": math.exp(nats[self._labelled(examples, tokenizer)].mean())}}
+
+    def _stream(self, examples: Any) -> np.ndarray:
+        """The tokens of all examples as one text, without the special ones around each."""
+        edge = 0 if self.causal else 1
+        return np.concatenate([row[edge : len(row) - edge] for row in examples["input_ids"]])
+
+    def _labelled(self, examples: Any, tokenizer: Any) -> np.ndarray:
+        """Which tokens of the stream an evaluation asks for."""
+        collate = self.collator(tokenizer, EVALUATION_SEED)
+        rows = (collate([example])["labels"][0, 1:-1].numpy() != IGNORED for example in Keyed(examples))
+        return np.concatenate(list(rows))
+
+    def _texts(self, place: str | None, split: str | None) -> sources.Source:
+        if place is None and split in (None, "validation"):
+            return self.validation()
+        return sources.read(place or self.job.data, "texts", self.job.columns, split=split)
+
+    @contextlib.contextmanager
+    def _examples(self, tokenizer: Any, texts: sources.Source) -> Iterator[Any]:
+        """Examples of texts, for as long as they are looked at."""
+        with tempfile.TemporaryDirectory() as scratch:
+            yield pretraining.chunks(texts.data, tokenizer, self.job.length, scratch, causal=self.causal)
 
     def _masked_metrics(self, model: Any, examples: Any, tokenizer: Any) -> dict[str, Any]:
         """On one fixed masking, the same for every model with this tokenizer."""

@@ -46,6 +46,7 @@ def train(job: Job, folder: Path, *, allow_changes: bool = False, say: Callable[
     for note in prepared.notes:
         if note:
             say(note)
+    job = job.with_steps_for(len(prepared.train) if hasattr(prepared.train, "__len__") else None)
     return fit(
         prepared.model,
         job.training,

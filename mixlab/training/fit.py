@@ -119,7 +119,7 @@ def model_card(trainer: MixTrainer) -> str:
     rows = {
         "steps": settings.steps,
         "examples per step": settings.batch_size,
-        "learning rate": f"{settings.learning_rate:g}, {settings.schedule}, {settings.warmup} steps of warm-up",
+        "learning rate": f"{settings.learning_rate:g}, {settings.schedule}, {settings.warmup_steps} steps of warm-up",
         "weight decay": settings.weight_decay,
         "seed": settings.seed,
         "steps left out": len(trainer.guard.bad),

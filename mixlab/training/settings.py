@@ -34,7 +34,7 @@ class TrainingSettings:
     accumulation: int = 1
     learning_rate: float = 5e-4
     schedule: str = "linear"
-    warmup: int = 0  # steps
+    warmup: float = 0  # steps; below 1, a share of all steps
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
@@ -77,6 +77,10 @@ class TrainingSettings:
         if self.bf16:
             check_bf16()
 
+    @property
+    def warmup_steps(self) -> int:
+        return round(self.warmup * self.steps) if self.warmup < 1 else int(self.warmup)
+
     def micro_batch(self, processes: int) -> int:
         """The examples of one forward pass in one process."""
         parts = self.accumulation * processes
@@ -99,7 +103,7 @@ class TrainingSettings:
             gradient_accumulation_steps=self.accumulation,
             learning_rate=self.learning_rate,
             lr_scheduler_type=SCHEDULES[self.schedule],
-            warmup_steps=self.warmup,
+            warmup_steps=self.warmup_steps,
             weight_decay=self.weight_decay,
             adam_beta1=self.betas[0],
             adam_beta2=self.betas[1],
