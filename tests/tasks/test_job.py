@@ -15,9 +15,9 @@ from mixlab.tasks.job import job_from
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_builds_for_every_architecture_and_survives_its_run_directory(name: str) -> None:
     for arch in ("gmlp", "bert"):
-        job = job_of(name, (f"arch={arch}", "steps=1000", "model.hidden_dropout=0.1"))
+        job = job_of(name, (f"arch={arch}", "steps=20000", "model.hidden_dropout=0.1"))
         assert job.preset in mixlab.presets(arch)
-        assert job.training.steps == 1000
+        assert job.training.steps == 20_000
         stored = json.loads(json.dumps({**job.as_dict(), "settings": job.training.as_dict()}))
         assert job_from(stored) == job
 
