@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mixlab.data.columns import Columns
 from mixlab.errors import unknown
 from mixlab.tasks.job import Job, Vocabulary
 from mixlab.training.settings import TrainingSettings
@@ -56,8 +55,7 @@ def paper_mnli(arch: str = "gmlp") -> Job:
 
     Not run yet.
     """
-    pairs = Columns(text="premise", text_pair="hypothesis")
-    return _finetune(arch, "nyu-mll/glue:mnli", columns=pairs, validation="nyu-mll/glue:mnli#validation_matched")
+    return _finetune(arch, "nyu-mll/glue:mnli", pairs=True, validation="nyu-mll/glue:mnli#validation_matched")
 
 
 def paper_squad(arch: str = "gmlp") -> Job:

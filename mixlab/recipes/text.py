@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mixlab import registry
@@ -41,11 +42,11 @@ def classify(arch: str = "gmlp") -> Job:
 
 
 def classify_pairs(arch: str = "amlp") -> Job:
-    """Classification of pairs of texts: the built-in facts and claims, or a table (`data=nli.csv columns.text_pair=hypothesis`).
+    """Classification of pairs of texts: the built-in facts and claims, or a table (`data=nli.csv`).
 
     Not run yet.
     """
-    return _classification(arch, "pairs", epochs=12)
+    return replace(_classification(arch, "pairs", epochs=12), pairs=True)
 
 
 def _classification(arch: str, data: str, epochs: float) -> Job:

@@ -56,7 +56,7 @@ class Classification(Task):
         )
 
     def kind(self) -> Kind:
-        """Pairs where a second text column is named or a built-in source says so; else sentences."""
+        """As a built-in source says; else pairs where the job or a named second column says so."""
         from mixlab.data import builtin
 
         if self.job.data in builtin.names():
@@ -64,7 +64,7 @@ class Classification(Task):
             if kind not in ("sentences", "pairs"):
                 raise MixlabError(f"{self.job.data} holds {kind}, which have no labels; use sentences or pairs")
             return kind  # pyright: ignore[reportReturnType]
-        return "pairs" if self.job.columns.text_pair else "sentences"
+        return "pairs" if self.job.pairs or self.job.columns.text_pair else "sentences"
 
     def split(self, name: str) -> str | None:
         from mixlab.data import builtin

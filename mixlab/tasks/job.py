@@ -42,6 +42,7 @@ class Job:
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     masking: Masking = field(default_factory=Masking)
     columns: Columns = field(default_factory=Columns)
+    pairs: bool = False  # rows to classify hold two texts
     data_seed: int = 0  # of generated data
     epochs: float = 0  # passes over the training rows, which then decide the number of steps; 0: as many as the training settings say
 

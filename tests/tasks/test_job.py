@@ -9,6 +9,7 @@ import pytest
 import mixlab
 from mixlab.errors import MixlabError
 from mixlab.recipes.find import job_of, recipes
+from mixlab.tasks.classification import Classification
 from mixlab.tasks.job import job_from
 
 
@@ -53,3 +54,12 @@ def test_mistakes_are_told_in_one_line(name: str, settings: tuple[str, ...], sai
         job_of(name, settings)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_is_read_as_pairs_where_the_recipe_or_a_column_says_so() -> None:
+    kinds = [Classification(job_of(name, ("data=nli.csv",))).kind() for name in ("classify", "classify-pairs")]
+    assert kinds == ["sentences", "pairs"]
+    assert Classification(job_of("classify", ("data=nli.csv", "columns.text_pair=claim"))).kind() == "pairs"
+    assert Classification(job_of("classify", ("data=pairs",))).kind() == "pairs"
+    with pytest.raises(MixlabError, match="use sentences or pairs"):
+        Classification(job_of("classify", ("data=pydocs",))).kind()
