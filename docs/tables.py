@@ -1,4 +1,4 @@
-"""Write the generated tables of README.md and docs/, between `<!-- table: NAME -->` and `<!-- end -->`.
+"""Write the generated tables of README.md and docs/, between `<!-- table: NAME -->` and `<!-- end -->`, and what recipes reached.
 
 python docs/tables.py            rewrite
 python docs/tables.py --check    fail if a file would change
@@ -10,6 +10,8 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import measured
 
 from mixlab import registry
 from mixlab.accounting import LABELLED
@@ -75,10 +77,16 @@ def options(arch: str) -> str:
     return markdown(["setting", "default"], rows)
 
 
+def recipes() -> str:
+    """What the recipes reached on real data."""
+    return markdown(["data", "recipe", "architecture", "steps", "reached (95%)", "simple methods"], measured.rows())
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "presets": presets,
     "flops": flops,
     "archs": archs,
+    "recipes": recipes,
     **{f"options-{arch}": lambda arch=arch: options(arch) for arch in registry.archs()},
 }
 
@@ -91,13 +99,15 @@ def render(text: str) -> str:
 
 
 def main() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    fresh = {path: render(path.read_text(encoding="utf-8")) for path in pages}
+    fresh |= {path: measured.with_paragraphs(path) for path in sorted((ROOT / "mixlab" / "recipes").glob("*.py"))}
     stale = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        text = path.read_text(encoding="utf-8")
-        if render(text) != text:
+    for path, text in fresh.items():
+        if text != path.read_text(encoding="utf-8"):
             stale.append(str(path.relative_to(ROOT)))
             if "--check" not in sys.argv:
-                path.write_text(render(text), encoding="utf-8")
+                path.write_text(text, encoding="utf-8")
     print(f"{'stale' if '--check' in sys.argv else 'rewritten'}: {', '.join(stale) or 'nothing'}")
     sys.exit(1 if stale and "--check" in sys.argv else 0)
 

@@ -26,7 +26,7 @@ RIVALS = {"gmlp": Rival(5e-3, {"spatial_structure": "dense"}), "bert": Rival(2e-
 def demo_pretrain(arch: str = "gmlp") -> Job:
     """Masked-language-model pretraining of the demonstration, on Python's documentation.
 
-    Not run yet.
+    Not run: with gmlp-tiny, 5.7e+09 FLOPs a step, 5.7e+12 for all 1,000.
     """
     rival = _rival(arch)
     training = TrainingSettings(steps=1000, batch_size=64, learning_rate=rival.learning_rate, warmup=50, save_every=250, log_every=25)
@@ -36,7 +36,7 @@ def demo_pretrain(arch: str = "gmlp") -> Job:
 def demo_finetune(arch: str = "gmlp") -> Job:
     """Classification of generated reviews, from the model of `demo-pretrain` (`start=RUN`).
 
-    Not run yet.
+    Not run: with gmlp-tiny, 2.6e+09 FLOPs a step, 7.9e+11 for all 300.
     """
     _rival(arch)
     training = TrainingSettings(steps=300, batch_size=32, learning_rate=1e-3, warmup=20, save_every=300, log_every=50)

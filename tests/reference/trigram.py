@@ -21,10 +21,10 @@ def kneser_ney(seen: Sequence[int], vocabulary: int) -> Any:
     """p(c, a, b): the probability of c after a b."""
     triples = Counter((seen[i], seen[i + 1], seen[i + 2]) for i in range(len(seen) - 2))
     pairs: Counter[Any] = Counter()
-    for a, b, c in triples:
+    for _, b, c in triples:
         pairs[b, c] += 1
     singles: Counter[Any] = Counter()
-    for b, c in pairs:
+    for _, c in pairs:
         singles[(c,)] += 1
     orders = [(counts, discount(counts), followers(counts)) for counts in (singles, pairs, triples)]
 
