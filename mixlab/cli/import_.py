@@ -46,6 +46,7 @@ def main(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise MixlabError(f"{out} exists and is not an empty folder; choose another")
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # what is missing or unused stands in the report
     model, report = import_model(
         source,
         preset=preset,

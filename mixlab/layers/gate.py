@@ -57,6 +57,8 @@ class SpatialGate(nn.Module):
             raise unknown("structure", structure, WEIGHTS)
         if activation not in get_args(GateActivation):
             raise unknown("gate activation", activation, get_args(GateActivation))
+        if width < 1 or length < 1:
+            raise MixlabError(f"a gate of {width} channels for {length} tokens; give at least 1 of both")
         if gate == "split" and width % 2:
             raise MixlabError(f"the split gate halves its channels, and {width} is odd; choose an even width or another gate")
         self.gate, self.length, self.activation = gate, length, activation

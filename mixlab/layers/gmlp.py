@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from mixlab.errors import unknown
+from mixlab.errors import MixlabError, unknown
 from mixlab.layers.activation import ACTIVATIONS, Activation
 from mixlab.layers.drop_path import DropPath
 from mixlab.layers.gate import GateActivation, GateKind, SpatialGate, Structure
@@ -62,6 +62,8 @@ class GMLPBlock(nn.Module):
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | Int[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
         if mask is None:
             return self.residual(Tokens(x))
+        if mask.shape != x.shape[:2]:
+            raise MixlabError(f"mask of shape {tuple(mask.shape)}, expected {tuple(x.shape[:2])}: true where a token is")
         mask = mask.bool()
         slots = front_slots(mask)
         tokens = Tokens(to_front(x, slots), to_front(mask, slots))

@@ -21,7 +21,7 @@ from mixlab.layers.tokens import Record, from_front, front_slots, to_front
 from mixlab.modeling import inputs
 from mixlab.modeling.architecture import Architecture
 from mixlab.modeling.cache import SequenceCacheLayer
-from mixlab.modeling.config import MixerConfig
+from mixlab.modeling.config import LARGEST, MixerConfig
 from mixlab.modeling.loading import StrictLoading
 from mixlab.modeling.outputs import BackboneOutput
 
@@ -63,8 +63,8 @@ class MixerPreTrainedModel(StrictLoading, PreTrainedModel):
     def resize_length(self, n: int) -> str:
         """Change, in place, how many tokens the model reads at most (an image: its patches), and say what was done."""
         config, grids, length = self.config, None, n
-        if n < 1:
-            raise MixlabError(f"resize_length({n}): give at least 1")
+        if not isinstance(n, int) or not 1 <= n <= LARGEST:
+            raise MixlabError(f"resize_length({n!r}): give at least 1 and at most {LARGEST}, a whole number")
         if config.modality == "image":
             side = round(n**0.5)
             if side * side != n:
@@ -167,8 +167,9 @@ class MixerModel(MixerPreTrainedModel):
             inputs.check_ids(ids, self.config.vocab_size, "input_ids")
             embedded = self.stem.embed(ids)
         assert embedded is not None
+        inputs.check_embedded(self.config, embedded)
         if segments is not None:
-            inputs.check_ids(segments, max(self.config.type_vocab_size, 1), "token_type_ids")
+            inputs.check_segments(self.config, segments, embedded.shape[:2])
         return self.stem(embedded, segments if self.stem.segments is not None else None)
 
     def intermediates(self, **inputs: Any) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """The configuration that every architecture shares: typed fields, unknown names refused, values cross-checked."""
 
 import inspect
+import math
 from dataclasses import fields
 from functools import wraps
 from typing import Any, ClassVar, Literal
@@ -92,8 +93,13 @@ class MixerConfig(PreTrainedConfig):
 
     def _check_sizes(self) -> None:
         for field in fields(self):
-            if type(value := getattr(self, field.name)) is int and value > LARGEST:
+            value = getattr(self, field.name)
+            if type(value) is int and value > LARGEST:
                 raise MixlabError(f"{field.name} is {value}; it must be at most {LARGEST}")
+            if type(value) is float and not math.isfinite(value):
+                raise MixlabError(f"{field.name} is {value}; it must be a finite number")
+            if field.name.endswith(("_eps", "_std", "_range")) and value < 0:
+                raise MixlabError(f"{field.name} is {value}; it must be at least 0")
         for name in ("hidden_size", "num_hidden_layers", "vocab_size", "image_size", "patch_size", "num_channels"):
             if getattr(self, name) < 1:
                 raise MixlabError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -103,6 +109,11 @@ class MixerConfig(PreTrainedConfig):
             raise MixlabError(f"type_vocab_size is {self.type_vocab_size}; use 0 for no segments")
         for name in ("hidden_dropout", "classifier_dropout"):
             self.check_rate(name)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id") if self.modality == "text" else ():
+            value = getattr(self, name)
+            for token in value if isinstance(value, list) else [value]:
+                if token is not None and not 0 <= token < self.vocab_size:
+                    raise MixlabError(f"{name} is {token}, outside 0..{self.vocab_size - 1}; it must be a token of the vocabulary")
 
     def _check_inherited(self, torch_dtype: object, num_labels: object) -> None:
         """transformers' own fields, which it reads without looking."""

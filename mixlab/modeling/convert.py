@@ -21,7 +21,7 @@ from mixlab.errors import MixlabError, one_line
 from mixlab.modeling.architecture import Architecture, find_preset, load, task_overrides
 from mixlab.modeling.auto import model_class
 from mixlab.modeling.foreign import Importer, State
-from mixlab.modeling.loading import check_folder, load_config, some
+from mixlab.modeling.loading import check_folder, load_config, pickles_in, some, stored_config
 
 
 @dataclass
@@ -92,10 +92,11 @@ def locate(name: str) -> Path:
 def tensors_of(path: Path, allow_pickle: bool) -> State:
     if path.is_file():
         return read_tensors(path, allow_pickle)
-    files = sorted(path.glob("*.safetensors"))
+    files = sorted(path.glob("*.safetensors")) or (pickles_in(path) if allow_pickle else [])
     if not files:
-        raise MixlabError(f"{path} holds no .safetensors file; give the weights file itself")
-    return {name: tensor for file in files for name, tensor in read_tensors(file).items()}
+        remedy = "pass --allow-pickle if you trust its source" if pickles_in(path) else "give the weights file itself"
+        raise MixlabError(f"{path} holds no .safetensors file; {remedy}")
+    return {name: tensor for file in files for name, tensor in read_tensors(file, allow_pickle).items()}
 
 
 def find_importer(state: Mapping[str, Tensor], source: str) -> tuple[Architecture, Importer]:
@@ -109,6 +110,8 @@ def find_importer(state: Mapping[str, Tensor], source: str) -> tuple[Architectur
             if importer.recognises(state):
                 return architecture, importer
             known.append(f"{importer.name} ({arch})")
+    if any(name.removeprefix("model.").startswith(("stem.", "body.")) for name in state):
+        raise MixlabError(f"{source} has mixlab's own names and no configuration; give the folder that holds its config.json")
     raise MixlabError(f"{source}: names like {some(state)} belong to no layout known here; known: {', '.join(known)}")
 
 
@@ -127,10 +130,11 @@ def import_model(
     `settings` are fields of the configuration that a foreign file cannot tell, such as {"gate_activation": "tanh"}.
     """
     path = locate(source)
-    if path.is_dir() and (path / "config.json").is_file() and str(check_folder(path).get("model_type")).startswith("mixlab-"):
+    if path.is_dir() and (path / "config.json").is_file() and str(stored_config(path).get("model_type")).startswith("mixlab-"):
         if preset is not None or settings:
             raise MixlabError(f"{path} is a folder of mixlab and brings its own configuration; leave preset and settings out")
-        model, report = _own(path, task)
+        pickled = allow_pickle and not list(path.glob("*.safetensors"))
+        model, report = _own_pickle(path, task, allow_missing) if pickled else _own(path, task)
     else:
         state = tensors_of(path, allow_pickle)
         model, report = _foreign(str(path), state, preset, task, allow_missing, settings or {})
@@ -212,6 +216,7 @@ def load_renamed(model: Any, renamed: State, report: Report, allow_missing: bool
 
 def _own(path: Path, task: str | None) -> tuple[Any, Report]:
     """One of our own folders: as it is, for another task, or, from both sides to one, as a causal model."""
+    check_folder(path)
     config = load_config(str(path))
     arch = config.model_type.removeprefix("mixlab-")
     stored = _stored_task(arch, config)
@@ -227,6 +232,19 @@ def _own(path: Path, task: str | None) -> tuple[Any, Report]:
     model, info = model_class(arch, task).from_pretrained(path, output_loading_info=True)
     report.missing, report.unused = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
     report.loaded = len(model.state_dict()) - len(report.missing)
+    return model.eval(), report
+
+
+def _own_pickle(path: Path, task: str | None, allow_missing: bool) -> tuple[Any, Report]:
+    """One of our own folders whose weights somebody pickled: as it is, to be written as safetensors."""
+    config = load_config(str(path))
+    arch = config.model_type.removeprefix("mixlab-")
+    stored = _stored_task(arch, config)
+    if task not in (None, stored):
+        raise MixlabError(f"{path} is pickled; import it as it is first, for {stored}, and then what was written for {task}")
+    model, report = model_class(arch, stored)(config), Report(str(path), "mixlab, pickled", arch, stored)
+    tied = model.all_tied_weights_keys  # held twice by a pickle
+    load_renamed(model, {name: t for name, t in tensors_of(path, True).items() if name not in tied}, report, allow_missing)
     return model.eval(), report
 
 

@@ -16,12 +16,12 @@ from transformers.cache_utils import Cache
 from transformers.utils.generic import can_return_tuple
 
 from mixlab.errors import MixlabError
+from mixlab.layers.tokens import from_front, front_slots, to_front
 from mixlab.modeling.backbone import MixerModel, MixerPreTrainedModel
 from mixlab.modeling.cache import check_cache_implementation
 from mixlab.modeling.config import MixerConfig
+from mixlab.modeling.inputs import IGNORED, check_classes, check_labels, tracing
 from mixlab.modeling.outputs import BackboneOutput, HeadOutput, SpanOutput
-
-IGNORED = -100  # the label of a token that is not scored
 
 
 class MixerHead(MixerPreTrainedModel):
@@ -112,7 +112,7 @@ class MixerForMaskedLM(VocabularyHead):
         )
         hidden = base.last_hidden_state
         if labels is not None:
-            _check_labels(labels, hidden.shape[:2])
+            check_labels(labels, hidden.shape[:2], self.config.vocab_size)
             if self.config.labelled_logits_only:
                 labelled = labels != IGNORED
                 hidden, labels = hidden[labelled], labels[labelled]  # m d, m
@@ -169,16 +169,18 @@ class MixerForCausalLM(VocabularyHead, GenerationMixin):
             return_dict=True,
         )
         hidden = base.last_hidden_state
+        if attention_mask is not None and labels is None and shift_labels is None:
+            hidden = carry_last(hidden, attention_mask)
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.logits(hidden[:, keep])
         loss = None
         if shift_labels is None and labels is not None:
-            _check_labels(labels, hidden.shape[:2])
+            check_labels(labels, hidden.shape[:2], self.config.vocab_size)
             shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
         if shift_labels is not None:
             if logits.shape[1] != hidden.shape[1]:
                 raise MixlabError("labels need the logits of all tokens; leave logits_to_keep at 0")
-            _check_labels(shift_labels, hidden.shape[:2])
+            check_labels(shift_labels, hidden.shape[:2], self.config.vocab_size)
             loss = token_loss(logits, shift_labels, num_items_in_batch)
         return _head_output(base, loss, logits)
 
@@ -191,8 +193,10 @@ class ClassifierHead(MixerHead):
     """Dropout and one projection to the labels."""
 
     def build(self, config: MixerConfig) -> None:
+        if not config.num_labels:
+            raise MixlabError("num_labels is 0, and a classifier needs a label at least; give num_labels=2, or task='features'")
         self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels or 0)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
 
 class MixerForSequenceClassification(ClassifierHead):
@@ -225,6 +229,8 @@ class MixerForSequenceClassification(ClassifierHead):
         )
         pooled = pool(base.last_hidden_state, attention_mask, self.config.pooling)
         logits = self.classifier(self.dropout(pooled))
+        if labels is not None:
+            check_classes(self.config, labels, len(logits))
         loss = None if labels is None else self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
         return _head_output(base, loss, logits)
 
@@ -259,7 +265,7 @@ class MixerForTokenClassification(ClassifierHead):
         )
         logits = self.classifier(self.dropout(base.last_hidden_state))
         if labels is not None:
-            _check_labels(labels, logits.shape[:2])
+            check_labels(labels, logits.shape[:2], logits.shape[-1])
         loss = None if labels is None else token_loss(logits, labels)
         return _head_output(base, loss, logits)
 
@@ -335,6 +341,8 @@ class MixerForImageClassification(ClassifierHead):
             return_dict=True,
         )
         logits = self.classifier(self.dropout(pool(base.last_hidden_state, None, self.config.pooling)))
+        if labels is not None:
+            check_classes(self.config, labels, len(logits))
         loss = None if labels is None else self.loss_function(labels, logits, self.config)
         return _head_output(base, loss, logits)
 
@@ -360,9 +368,13 @@ def _head_output(base: BackboneOutput, loss: Tensor | None, logits: Tensor) -> H
     )
 
 
-def _check_labels(labels: Tensor, expected: torch.Size) -> None:
-    if labels.shape != expected:
-        raise MixlabError(f"labels of shape {tuple(labels.shape)}, expected {tuple(expected)}, {IGNORED} where none is scored")
+def carry_last(hidden: Float[Tensor, "b n d"], mask: Int[Tensor, "b t"]) -> Float[Tensor, "b n d"]:
+    """Padding says what the token before it says, so that what is generated after a right-padded prompt follows its text."""
+    real = mask[:, -hidden.shape[1] :].bool()
+    if not tracing() and bool(real.all()):
+        return hidden
+    before = (real.long().cumsum(1) - 1).clamp(min=0)  # the rank of the last real token so far
+    return from_front(to_front(hidden, front_slots(real)), before)
 
 
 def pool(hidden: Float[Tensor, "b n d"], mask: Int[Tensor, "b n"] | None, how: str) -> Float[Tensor, "b d"]:
@@ -388,7 +400,9 @@ def token_loss(logits: Float[Tensor, "*b V"], labels: Int[Tensor, "*b"], count: 
 
 def span_loss(logits: Float[Tensor, "b n"], positions: Int[Tensor, " b"]) -> Float[Tensor, ""]:
     """Mean cross-entropy of one end of a span over the tokens; positions outside are ignored."""
-    n = logits.shape[1]
+    batch, n = logits.shape
+    if positions.numel() != batch:
+        raise MixlabError(f"start and end positions of shape {tuple(positions.shape)}, expected ({batch},): one per text")
     positions = positions.reshape(-1).to(logits.device)
     inside = (positions >= 0) & (positions < n)
     return token_loss(logits, positions.masked_fill(~inside, IGNORED))

@@ -9,6 +9,9 @@ from torch import Tensor
 from mixlab.errors import MixlabError
 from mixlab.modeling.config import MixerConfig
 
+IGNORED = -100  # the label of a token that is not scored
+WHOLE = (torch.long, torch.int)  # what tables of embeddings are indexed by
+
 
 def tracing() -> bool:
     """Whether values must not be looked at because torch.compile or torch.export is recording."""
@@ -17,12 +20,48 @@ def tracing() -> bool:
 
 def check_ids(ids: Tensor, size: int, what: str) -> None:
     """Token or segment ids: b n whole numbers below `size`."""
-    if ids.dim() != 2 or ids.is_floating_point():
-        raise MixlabError(f"{what} must be whole numbers of shape (batch, tokens), got {ids.dtype} {tuple(ids.shape)}")
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.dtype not in WHOLE:
+        got = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        raise MixlabError(f"{what} must be a tensor of whole numbers (int64) of shape (batch, tokens), got {got}")
     if ids.numel() and not tracing():
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= size:
             raise MixlabError(f"{what} hold {low if low < 0 else high}, outside 0..{size - 1}; does the tokenizer belong to this model?")
+
+
+def check_segments(config: MixerConfig, segments: Tensor, expected: torch.Size) -> None:
+    check_ids(segments, max(config.type_vocab_size, 1), "token_type_ids")
+    if segments.shape != expected:
+        raise MixlabError(f"token_type_ids of shape {tuple(segments.shape)}, expected {tuple(expected)}: one per token")
+
+
+def check_embedded(config: MixerConfig, embedded: Tensor) -> None:
+    if embedded.dim() != 3 or embedded.shape[-1] != config.stem_size:
+        raise MixlabError(f"inputs_embeds of shape {tuple(embedded.shape)}, expected (batch, tokens, {config.stem_size})")
+
+
+def check_labels(labels: Tensor, expected: torch.Size, classes: int) -> None:
+    """A whole number below `classes` for each token or sample, or IGNORED. Only the loss would notice, and a GPU would abort."""
+    if labels.shape != expected:
+        raise MixlabError(f"labels of shape {tuple(labels.shape)}, expected {tuple(expected)}, {IGNORED} where none is scored")
+    if labels.dtype not in WHOLE:
+        raise MixlabError(f"labels are {labels.dtype}, and classes are whole numbers; call labels.long()")
+    if tracing():
+        return
+    wrong = (labels != IGNORED) & ((labels < 0) | (labels >= classes))
+    if bool(wrong.any()):
+        raise MixlabError(f"labels hold {int(labels[wrong][0])}, outside 0..{classes - 1}; {IGNORED} marks what is not scored")
+
+
+def check_classes(config: MixerConfig, labels: Tensor, batch: int) -> None:
+    """Labels of whole samples, for the loss that transformers chooses by `problem_type`, the number of labels and their type."""
+    classes = config.num_labels or 0
+    single = config.problem_type == "single_label_classification" or (config.problem_type is None and classes > 1 and labels.dtype in WHOLE)
+    if single:
+        check_labels(labels.squeeze(1) if labels.dim() == 2 else labels, torch.Size([batch]), classes)
+    elif labels.numel() != batch * classes:
+        expected = (batch,) if classes == 1 else (batch, classes)
+        raise MixlabError(f"labels of shape {tuple(labels.shape)}, expected {expected} for {config.problem_type or 'these labels'}")
 
 
 def check_length(config: MixerConfig, total: int) -> None:
@@ -49,9 +88,12 @@ def read_mask(config: MixerConfig, mask: Tensor | None, batch: int, total: int) 
         return None
     if tuple(mask.shape) != (batch, total):
         raise MixlabError(f"attention_mask of shape {tuple(mask.shape)}, expected ({batch}, {total}): 0 or 1 per token, past included")
-    mask = mask.bool()
+    given, mask = mask, mask.bool()
     if tracing():
         return mask
+    wrong = given != mask
+    if bool(wrong.any()):  # a mask to be added to logits has 0 where this one has 1
+        raise MixlabError(f"attention_mask holds {given[wrong][0].item()}; give 1 where a token is and 0 where padding is")
     if bool(mask.all()):
         return None
     if not config.traits.masks:

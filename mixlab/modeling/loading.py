@@ -25,22 +25,32 @@ def some(names: Any, most: int = 3) -> str:
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
 
-def check_folder(folder: Path) -> dict[str, Any]:
-    """The config.json of a model folder; refused when it is not one, or when its weights are a pickle."""
+def stored_config(folder: Path) -> dict[str, Any]:
+    """The config.json of a model folder."""
     if not (folder / "config.json").is_file():
         raise MixlabError(f"{folder} holds no config.json; give a folder written by save_pretrained")
-    if not list(folder.glob("*.safetensors")):
-        pickles = [path.name for pattern in PICKLES for path in folder.glob(pattern)]
-        if pickles:
-            raise MixlabError(f"{folder} holds only a pickle, {pickles[0]}, which can run code; see `mixlab import --allow-pickle`")
-        raise MixlabError(f"{folder} holds no model.safetensors; the weights are missing")
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
-        raise MixlabError(f"{folder / 'config.json'} is not JSON: {one_line(error)}") from error
+        raise MixlabError(f"{folder / 'config.json'} is not JSON ({one_line(error)}); restore it, or save the model again") from error
     if not isinstance(config, dict):
-        raise MixlabError(f"{folder / 'config.json'} is not a JSON object; it was not written by save_pretrained")
+        raise MixlabError(f"{folder / 'config.json'} is not a JSON object; give a folder written by save_pretrained")
     return config
+
+
+def pickles_in(folder: Path) -> list[Path]:
+    """The pickled weights of a folder by transformers' name, else whatever is a pickle."""
+    return sorted(folder.glob("pytorch_model*.bin")) or sorted(path for pattern in PICKLES for path in folder.glob(pattern))
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """The config.json of a model folder; refused when its weights are not there, or a pickle."""
+    if (folder / "config.json").is_file() and not list(folder.glob("*.safetensors")):
+        if pickles := pickles_in(folder):
+            remedy = f"see `mixlab import {folder} --allow-pickle -o NEW`, if you trust its source"
+            raise MixlabError(f"{folder} holds only a pickle, {pickles[0].name}, which can run code; {remedy}")
+        raise MixlabError(f"{folder} holds no model.safetensors; put the weights beside config.json, or save the model again")
+    return stored_config(folder)
 
 
 class StrictLoading:
@@ -73,7 +83,7 @@ class StrictLoading:
         except RuntimeError as error:
             raise MisfitError(f"{place} cannot be loaded: {one_line(error)}") from error
         except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            raise MixlabError(f"{place} cannot be loaded: {one_line(error)}") from error
+            raise MixlabError(f"{place} cannot be loaded: {one_line(error)}; is it whole, and the right place?") from error
         _check_fit(model, info, place, other_sizes)
         return (model, info) if wants_info else model
 
@@ -105,7 +115,7 @@ def _check_fit(model: Any, info: dict[str, Any], place: Path, other_sizes: bool)
 
 def load_config(place: str) -> Any:
     """The configuration in a folder, whatever the architecture."""
-    model_type = check_folder(Path(place)).get("model_type")
+    model_type = stored_config(Path(place)).get("model_type")
     if not isinstance(model_type, str) or model_type.removeprefix("mixlab-") not in registry.archs():
         raise MixlabError(f"{place} holds a model of type {model_type!r}, which is none of mixlab's; import it from its weights file")
     try:
@@ -113,4 +123,4 @@ def load_config(place: str) -> Any:
     except MixlabError:
         raise
     except (ValueError, OSError, KeyError, TypeError) as error:
-        raise MixlabError(f"{place}: {one_line(error)}") from error
+        raise MixlabError(f"{place}: {one_line(error)}; correct its config.json") from error

@@ -183,11 +183,21 @@ def test_the_plain_block_is_the_block_of_the_model(preset: str) -> None:
         ({"input_ids": torch.tensor([[-1]])}, "hold -1"),
         ({"input_ids": torch.zeros(5, dtype=torch.long)}, "shape"),
         ({"input_ids": torch.zeros(1, 5)}, "whole numbers"),
+        ({"input_ids": torch.zeros(1, 5, dtype=torch.bool)}, "whole numbers"),
+        ({"input_ids": [[1, 2]]}, "got a list"),
+        ({"inputs_embeds": torch.zeros(2, 5, 7)}, "expected (batch, tokens, 16)"),
+        ({"inputs_embeds": torch.zeros(5, 16)}, "expected (batch, tokens, 16)"),
         ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "no token"),
         ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "attention_mask": torch.ones(2, 6)}, "expected (2, 5)"),
         ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "attention_mask": torch.ones(2, 5, 5)}, "expected (2, 5)"),
         ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "attention_mask": torch.tensor([[1] * 5, [0] * 5])}, "row 1"),
+        (
+            {"input_ids": torch.zeros(2, 5, dtype=torch.long), "attention_mask": torch.tensor([[0.0] * 5, [0.0, -1e9] * 2 + [0.0]])},
+            "holds -1000000000",
+        ),
+        ({"input_ids": torch.zeros(1, 2, dtype=torch.long), "attention_mask": torch.tensor([[1.0, float("nan")]])}, "holds nan"),
         ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "token_type_ids": torch.ones(2, 5, dtype=torch.long)}, "token_type_ids hold 1"),
+        ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "token_type_ids": torch.zeros(2, 4, dtype=torch.long)}, "one per token"),
         ({"input_ids": torch.zeros(2, 5, dtype=torch.long), "use_cache": True}, "needs a causal model"),
     ],
 )
@@ -196,6 +206,58 @@ def test_wrong_inputs_are_refused_in_one_line(inputs: dict[str, Tensor], said: s
         small()(**inputs)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+TEXTS = torch.zeros(2, 5, dtype=torch.long)
+LABELS: list[tuple[str, dict[str, Tensor], str]] = [  # task, labels, what the refusal says
+    ("masked-lm", {"labels": torch.full((2, 5), 50)}, "labels hold 50, outside 0..49"),
+    ("masked-lm", {"labels": torch.full((2, 5), -1)}, "labels hold -1"),
+    ("masked-lm", {"labels": torch.zeros(2, 5)}, "call labels.long()"),
+    ("masked-lm", {"labels": torch.zeros(2, 4, dtype=torch.long)}, "expected (2, 5)"),
+    ("causal-lm", {"labels": torch.full((2, 5), 50)}, "labels hold 50"),
+    ("causal-lm", {"shift_labels": torch.full((2, 5), 50)}, "labels hold 50"),
+    ("token-classification", {"labels": torch.full((2, 5), 3)}, "labels hold 3, outside 0..2"),
+    ("sequence-classification", {"labels": torch.tensor([0, 3])}, "labels hold 3, outside 0..2"),
+    ("sequence-classification", {"labels": torch.tensor([0])}, "expected (2,)"),
+    ("sequence-classification", {"labels": torch.zeros(2, 4)}, "expected (2, 3)"),
+    ("question-answering", {"start_positions": torch.tensor([1]), "end_positions": torch.tensor([1])}, "expected (2,)"),
+    ("question-answering", {"start_positions": torch.tensor([1, 1])}, "give both"),
+]
+
+
+@pytest.mark.parametrize(("task", "labels", "said"), LABELS)
+def test_wrong_labels_are_refused_in_one_line(task: str, labels: dict[str, Tensor], said: str) -> None:
+    """The loss would raise an error of its own, and on a GPU end the process."""
+    more = {"num_labels": 3} if task.endswith("classification") else {}
+    with pytest.raises(MixlabError) as caught:
+        small(task=task, **more)(TEXTS, **labels)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings"),
+    [
+        (torch.tensor([2, 0]), {"num_labels": 3}),
+        (torch.tensor([[2], [0]]), {"num_labels": 3}),
+        (torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]), {"num_labels": 3}),
+        (torch.tensor([0.3, 0.9]), {"num_labels": 1}),
+        (torch.rand(2, 3), {"num_labels": 3, "problem_type": "regression"}),
+    ],
+)
+def test_every_kind_of_label_of_a_text_has_a_loss(labels: Tensor, settings: dict[str, Any]) -> None:
+    assert small(task="sequence-classification", **settings)(TEXTS, labels=labels).loss.isfinite()
+
+
+def test_wrong_labels_of_an_image_are_refused() -> None:
+    with pytest.raises(MixlabError, match=r"labels hold 10, outside 0\.\.9"):
+        mixlab.create("gmlp-tiny-image", num_hidden_layers=1)(pixel_values=torch.zeros(1, 3, 32, 32), labels=torch.tensor([10]))
+
+
+@pytest.mark.parametrize("length", [0, -3, 2**24 + 1, 2.5, "9"])
+def test_a_length_that_is_none_is_refused(length: Any) -> None:
+    with pytest.raises(MixlabError, match="a whole number"):
+        small().resize_length(length)
 
 
 def test_segments_are_read_where_a_model_has_them() -> None:

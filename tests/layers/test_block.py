@@ -201,6 +201,7 @@ MISTAKES = {
     "structure": (lambda: GMLPBlock(4, 8, 3, structure="circulant"), "unknown structure 'circulant'"),
     "activation": (lambda: GMLPBlock(4, 8, 3, activation="gelu_new"), "'gelu_new'"),
     "long": (lambda: GMLPBlock(4, 8, 3)(torch.zeros(1, 4, 4)), "4 tokens, but this gate reads at most 3"),
+    "mask": (lambda: GMLPBlock(4, 8, 3)(torch.zeros(1, 3, 4), torch.ones(1, 2)), r"mask of shape \(1, 2\), expected \(1, 3\)"),
 }
 
 

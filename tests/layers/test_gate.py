@@ -184,6 +184,8 @@ MISTAKES = {
     "odd width": (lambda: SpatialGate(7, 4), "7 is odd"),
     "heads, split": (lambda: SpatialGate(10, 4, heads=3), "5 gated channels cannot be shared by 3"),
     "heads": (lambda: SpatialGate(10, 4, gate="linear", heads=3), "10 gated channels cannot be shared by 3"),
+    "no token": (lambda: SpatialGate(8, 0), "8 channels for 0 tokens"),
+    "no channel": (lambda: SpatialGate(0, 4), "0 channels for 4 tokens"),
     "no head": (lambda: SpatialGate(10, 4, heads=0), "0 gate heads"),
     "gate": (lambda: SpatialGate(8, 4, gate="multiplicativ"), "did you mean 'multiplicative'"),
     "structure": (lambda: SpatialGate(8, 4, structure="circulant"), "unknown structure 'circulant'"),

@@ -230,6 +230,48 @@ def test_a_hub_that_cannot_be_reached(error: Exception, monkeypatch: pytest.Monk
     assert "neither a path nor a model that the Hub gives out" in refusal("someone/something")
 
 
+def pickled(folder: Path, state: dict[str, Tensor]) -> None:
+    torch.save(state, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize(("arch", "task"), every_task())
+def test_an_own_folder_with_a_pickle_is_read_when_asked_for(arch: str, task: str, tmp_path: Path) -> None:
+    model = tiny(arch, task)
+    model.save_pretrained(tmp_path / "old")
+    pickled(tmp_path / "old", model.state_dict())
+    assert f"see `mixlab import {tmp_path / 'old'} --allow-pickle -o NEW`" in refusal(tmp_path / "old")
+    again, report = import_model(str(tmp_path / "old"), allow_pickle=True)
+    assert (report.task, report.missing, report.unused) == (task, [], [])
+    assert torch.equal(answer(again), answer(model))
+    again.save_pretrained(tmp_path / "new")
+    assert torch.equal(answer(import_model(str(tmp_path / "new"))[0]), answer(model))
+
+
+def test_a_pickle_of_our_own_is_checked_on_both_sides(tmp_path: Path) -> None:
+    model = tiny("gmlp")
+    model.save_pretrained(tmp_path)
+    pickled(tmp_path, {**model.state_dict(), "model.body.blocks.9.U.bias": torch.zeros(2)})
+    assert "model.body.blocks.9.U.bias have no place" in refusal(tmp_path, allow_pickle=True)
+    assert "import it as it is first" in refusal(tmp_path, allow_pickle=True, task="features")
+    torch.save({"x": Payload(tmp_path / "canary")}, tmp_path / "pytorch_model.bin")
+    assert "was not loaded" in refusal(tmp_path, allow_pickle=True)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_foreign_folder_with_a_pickle(tmp_path: Path) -> None:
+    torch.save(foreign(), tmp_path / "weights.pt")
+    assert "pass --allow-pickle" in refusal(tmp_path)
+    assert import_model(str(tmp_path), allow_pickle=True)[1].layout == "blog"
+
+
+def test_our_own_weights_without_their_configuration_are_told_apart(tmp_path: Path) -> None:
+    tiny("gmlp").save_pretrained(tmp_path)
+    assert "give the folder that holds its config.json" in refusal(tmp_path / "model.safetensors")
+    (tmp_path / "config.json").unlink()
+    assert "give the folder that holds its config.json" in refusal(tmp_path)
+
+
 # --- Our own folders -------------------------------------------------------------------------------------------------
 
 

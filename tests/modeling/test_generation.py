@@ -248,6 +248,18 @@ def test_each_row_of_a_batch_generates_what_it_would_alone(model: Any, options: 
         assert torch.equal(together[i, 9:], generate(model, row[None], 7, **options)[0, len(row) :])
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_prompts_padded_on_the_right_are_continued_too(model: Any, options: dict[str, Any], use_cache: bool) -> None:
+    """The first new token follows the last real one, not the padding behind it."""
+    rows = [ids(1, n, seed=n)[0] for n in (9, 3, 6)]
+    batch, mask = padded(rows, "right")
+    together = generate(model, batch, 7, attention_mask=mask, use_cache=use_cache, **options)
+    assert torch.equal(together[:, :9], batch)
+    for i, row in enumerate(rows):
+        assert torch.equal(together[i, 9:], generate(model, row[None], 7, **options)[0, len(row) :])
+
+
 def test_embeddings_as_prompt(simple: Any) -> None:
     prompt = ids(2, 6)
     embedded = simple.get_input_embeddings()(prompt)
