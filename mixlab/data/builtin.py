@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixlab.data import draws, languages, pydocs
+from mixlab.data import draws, languages, pydocs, stories
 from mixlab.errors import MixlabError, unknown
 
 if TYPE_CHECKING:
@@ -105,12 +105,28 @@ def brackets(seed: int = 0, sizes: dict[str, int] = SIZES, kinds: int = 4, depth
     return Builtin(_texts(seed, sizes, lambda u: source.text(u), length), description)
 
 
+def questions(seed: int = 0, sizes: dict[str, int] = SIZES, unanswerable: float = 0.2) -> Builtin:
+    """Reports on shipments, longer than a window, and a question about each; the answer is told once, or (`unanswerable`) not at all."""
+    if not 0.0 <= unanswerable < 1.0:
+        raise MixlabError(f"unanswerable is {unanswerable}; it must be at least 0 and below 1")
+    splits = {
+        split: [
+            {"id": f"{split}-{i}", **stories.row(draws.uniform(seed, draws.BUILTIN, number, i, stories.DRAWS), unanswerable)}
+            for i in range(size)
+        ]
+        for number, (split, size) in enumerate(sizes.items())
+    }
+    about = "generated reports that answer a question once, or not at all"
+    return Builtin(_dict(splits), Description("questions", about, "questions", "exact match", 1.0))
+
+
 SOURCES: dict[str, Callable[[int], Builtin]] = {
     "pydocs": python_documentation,
     "sentences": sentences,
     "pairs": pairs,
     "language": language,
     "brackets": brackets,
+    "questions": questions,
 }
 PEOPLE = ("anna", "ben", "clara", "david", "emma", "felix", "grace", "henry", "iris", "jack", "kate", "leo")
 COLOURS = ("red", "blue", "green", "yellow", "black", "white", "brown", "pink", "grey", "orange")
@@ -162,10 +178,12 @@ def _texts(seed: int, sizes: dict[str, int], text: Callable[[np.ndarray], str], 
 
 
 def _dict(splits: dict[str, list[dict[str, Any]]], classes: tuple[str, ...] = ()) -> DatasetDict:
-    from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+    from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+
+    known = {"label": ClassLabel(names=list(classes)), "answers": {"text": List(Value("string")), "answer_start": List(Value("int32"))}}
 
     def built(rows: list[dict[str, Any]]) -> Dataset:
-        types = {column: ClassLabel(names=list(classes)) if column == "label" else Value("string") for column in rows[0]}
+        types = {column: known.get(column, Value("string")) for column in rows[0]}
         return Dataset.from_list(rows, features=Features(types))
 
     return DatasetDict({split: built(rows) for split, rows in splits.items()})

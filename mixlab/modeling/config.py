@@ -47,6 +47,7 @@ class MixerConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     head_bias: bool = False  # a bias on the vocabulary logits
     head_transform: bool = False  # BERT's dense, gelu and norm before the logits
+    null_threshold: Number | None = None  # a question has no answer when that is likelier than the best span by more than this (log)
     labelled_logits_only: bool = False  # with labels, logits only where a label is; their shape is then (labelled, vocabulary)
 
     hidden_dropout: Number = 0.0

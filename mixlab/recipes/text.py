@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mixlab import registry
-from mixlab.errors import MixlabError, unknown
+from mixlab.recipes import SMALL, tiny
 from mixlab.tasks.job import Job, Vocabulary
 from mixlab.training.settings import TrainingSettings
-
-# Six blocks of every architecture have 0.5 to 1 million parameters beside the embeddings.
-SMALL = {"num_hidden_layers": 6}
 
 
 def pretrain_small(arch: str = "gmlp") -> Job:
@@ -20,7 +16,7 @@ def pretrain_small(arch: str = "gmlp") -> Job:
     Not run: with gmlp-tiny, 1.3e+10 FLOPs a step, 3.4e+13 for all 2,500.
     """
     training = TrainingSettings(steps=2500, batch_size=48, learning_rate=2e-3, warmup=100, save_every=500, evaluate_every=500, log_every=50)
-    return Job("masked-lm", _tiny(arch), "pydocs", training, length=64, model=SMALL, vocabulary=Vocabulary(size=8192))
+    return Job("masked-lm", tiny(arch), "pydocs", training, length=64, model=SMALL, vocabulary=Vocabulary(size=8192))
 
 
 def causal_small(arch: str = "gmlp") -> Job:
@@ -30,7 +26,7 @@ def causal_small(arch: str = "gmlp") -> Job:
     """
     training = TrainingSettings(steps=1500, batch_size=32, learning_rate=2e-3, warmup=100, save_every=500, evaluate_every=500, log_every=50)
     model = {**SMALL, "hidden_dropout": 0.1}
-    return Job("causal-lm", _tiny(arch), "pydocs", training, length=64, model=model, vocabulary=Vocabulary("bpe", 2000))
+    return Job("causal-lm", tiny(arch), "pydocs", training, length=64, model=model, vocabulary=Vocabulary("bpe", 2000))
 
 
 def classify(arch: str = "gmlp") -> Job:
@@ -52,12 +48,4 @@ def classify_pairs(arch: str = "amlp") -> Job:
 def _classification(arch: str, data: str, epochs: float) -> Job:
     training = TrainingSettings(steps=1, batch_size=32, learning_rate=1e-3, warmup=0.1, save_every=500, evaluate_every=500, log_every=50)
     model: dict[str, Any] = {**SMALL, "pooling": "mean", "hidden_dropout": 0.1}
-    return Job("sequence-classification", _tiny(arch), data, training, length=64, model=model, epochs=epochs)
-
-
-def _tiny(arch: str) -> str:
-    if arch not in registry.archs():
-        raise unknown("architecture", arch, registry.archs())
-    if f"{arch}-tiny" not in registry.presets(arch):
-        raise MixlabError(f"{arch} has no preset {arch}-tiny for text; set preset instead")
-    return f"{arch}-tiny"
+    return Job("sequence-classification", tiny(arch), data, training, length=64, model=model, epochs=epochs)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from mixlab.data import vocabulary
+from mixlab.data import builtin, vocabulary
 from mixlab.errors import MixlabError
 from mixlab.modeling.architecture import find_preset
 from mixlab.modeling.auto import create, model_class
@@ -30,6 +30,7 @@ class Prepared:
     collator: Callable[[Sequence[Any]], dict[str, Any]]
     sampler: Any = None
     compute_metrics: Callable[[Any], dict[str, float]] | None = None
+    conclude: Callable[[Any], None] | None = None
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -57,6 +58,10 @@ class Task(ABC):
     @abstractmethod
     def predict(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
         """One record per text."""
+
+    def split(self, name: str) -> str | None:
+        """Built-in sources have splits, and so has a place that is not told apart from its validation rows; a file of its own is one."""
+        return name if self.job.data in builtin.names() or self.job.validation is None else None
 
     def tokenizer(self, texts: Callable[[], Iterable[str]]) -> Any:
         """That of the run or model to start from, or a new one trained on the texts."""

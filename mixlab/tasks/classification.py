@@ -66,11 +66,6 @@ class Classification(Task):
             return kind  # pyright: ignore[reportReturnType]
         return "pairs" if self.job.pairs or self.job.columns.text_pair else "sentences"
 
-    def split(self, name: str) -> str | None:
-        from mixlab.data import builtin
-
-        return name if self.job.data in builtin.names() or self.job.validation is None else None
-
     def rows(self, place: str | None, split: str | None, labels: Labels) -> sources.Source:
         if place is None and split is None:
             place, split = (self.job.validation, None) if self.job.validation else (None, "validation")

@@ -28,6 +28,18 @@ class Masking:
 
 
 @dataclass(frozen=True)
+class Spans:
+    """Answers in long contexts, in tokens: what neighbouring windows share (None: a quarter of the length), and the longest answer."""
+
+    stride: int | None = None
+    longest: int = 30
+
+    def __post_init__(self) -> None:
+        if self.longest < 1:
+            raise MixlabError(f"spans.longest is {self.longest}; an answer has at least 1 token")
+
+
+@dataclass(frozen=True)
 class Job:
     """`data` is anything that `mixlab.data.sources.read` reads; `start` a run or model folder whose weights and tokenizer are taken."""
 
@@ -41,6 +53,7 @@ class Job:
     model: Mapping[str, Any] = field(default_factory=dict)  # settings of the preset to replace
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     masking: Masking = field(default_factory=Masking)
+    spans: Spans = field(default_factory=Spans)
     columns: Columns = field(default_factory=Columns)
     pairs: bool = False  # rows to classify hold two texts
     data_seed: int = 0  # of generated data
@@ -63,10 +76,11 @@ class Job:
         """Plain values, for the run directory; the training settings stand there under a name of their own."""
         described = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("training", "columns")}
         described |= {"model": dict(self.model), "vocabulary": asdict(self.vocabulary), "masking": asdict(self.masking)}
+        described |= {"spans": asdict(self.spans)}
         return {**described, "columns": self.columns.given()}
 
     def with_settings(self, pairs: list[str] | tuple[str, ...]) -> Job:
-        """With `key=value` applied: a field of the job or its training, or `model.x`, `vocabulary.x`, `masking.x`, `columns.x`."""
+        """With `key=value` applied: a field of the job or its training, or `model.x`, or one of a group, as in `masking.rate`."""
         own = {f.name for f in fields(self)} - {"training", "model", *GROUPS}
         steering = {f.name for f in fields(TrainingSettings)}
         inside = {f"{group}.{f.name}" for group in GROUPS for f in fields(getattr(self, group))}
@@ -90,7 +104,7 @@ class Job:
             raise MixlabError(f"a setting among {', '.join(pairs)} is of the wrong kind: {error}") from error
 
 
-GROUPS = ("vocabulary", "masking", "columns")
+GROUPS = ("vocabulary", "masking", "spans", "columns")
 
 
 def _as_tuple(name: str, value: Any) -> Any:
@@ -104,5 +118,6 @@ def job_from(described: Mapping[str, Any]) -> Job:
     training = {name: _as_tuple(name, value) for name, value in training.items()}
     known = {f.name for f in fields(Job)}
     kept = {name: value for name, value in values.items() if name in known}
-    kept |= {"vocabulary": Vocabulary(**kept["vocabulary"]), "masking": Masking(**kept["masking"]), "columns": Columns(**kept["columns"])}
+    kinds = {"vocabulary": Vocabulary, "masking": Masking, "spans": Spans, "columns": Columns}
+    kept |= {name: kind(**kept[name]) for name, kind in kinds.items() if name in kept}
     return Job(**kept, training=TrainingSettings(**training))

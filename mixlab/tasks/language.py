@@ -47,12 +47,6 @@ class LanguageModelling(Task):
         note = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {counts['examples']:,} examples of {self.job.length}"
         return Prepared(model, tokenizer, examples, valid, self.collator(tokenizer), fingerprints=fingerprints, notes=(train.note, note))
 
-    def split(self, name: str) -> str | None:
-        """Built-in sources have splits; a file or folder is one."""
-        from mixlab.data import builtin
-
-        return name if self.job.data in builtin.names() or self.job.validation is None else None
-
     def validation(self) -> sources.Source:
         if self.job.validation is not None:
             return sources.read(self.job.validation, "texts", self.job.columns)

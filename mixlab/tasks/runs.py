@@ -57,6 +57,7 @@ def train(job: Job, folder: Path, *, allow_changes: bool = False, say: Callable[
         tokenizer=prepared.tokenizer,
         sampler=prepared.sampler,
         compute_metrics=prepared.compute_metrics,
+        conclude=prepared.conclude,
         recipe=job.as_dict(),
         fingerprints=prepared.fingerprints,
         allow_changes=allow_changes,

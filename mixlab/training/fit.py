@@ -37,13 +37,17 @@ def fit(
     tokenizer: Any = None,
     sampler: StatelessSampler | None = None,
     compute_metrics: Callable[[Any], dict[str, float]] | None = None,
+    conclude: Callable[[Any], None] | None = None,
     recipe: Mapping[str, Any] | None = None,
     fingerprints: Mapping[str, str] | None = None,
     allow_changes: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
     progress: bool = True,
 ) -> MixTrainer:
-    """Train in a run directory, or continue the run that it holds; returns the trainer with the finished model."""
+    """Train in a run directory, or continue the run that it holds; returns the trainer with the finished model.
+
+    `conclude` is given the trained model before it is written, to settle what is chosen on validation rows.
+    """
     run = run if isinstance(run, RunDirectory) else RunDirectory(run)
     main = ranks.launched_rank() == 0
     with run.writing() if main else contextlib.nullcontext():
@@ -71,14 +75,17 @@ def fit(
             trainer.add_callback(shown)
         try:
             trainer.train()
-            ranks.on_main(lambda: _finish(trainer, run, tokenizer))
+            ranks.on_main(lambda: _finish(trainer, run, tokenizer, conclude))
         finally:
             shown.stop()
             metrics.close()
     return trainer
 
 
-def _finish(trainer: MixTrainer, run: RunDirectory, tokenizer: Any) -> None:
+def _finish(trainer: MixTrainer, run: RunDirectory, tokenizer: Any, conclude: Callable[[Any], None] | None) -> None:
+    if conclude is not None:
+        conclude(trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False))
+
     def fill(folder: Path) -> None:
         trainer._save(str(folder))
         if tokenizer is not None:
