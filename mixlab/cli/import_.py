@@ -37,26 +37,24 @@ def main(
         allow_missing: Leave parts that the file lacks as they are initialised.
         json_: Print the report as JSON.
     """
-    from transformers.utils import logging
-
     from mixlab.errors import MixlabError
     from mixlab.modeling.architecture import read_settings
     from mixlab.modeling.convert import import_model
+    from mixlab.modeling.quiet import quiet
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise MixlabError(f"{out} exists and is not an empty folder; choose another")
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()  # what is missing or unused stands in the report
-    model, report = import_model(
-        source,
-        preset=preset,
-        task=task,
-        length=length,
-        allow_pickle=allow_pickle,
-        allow_missing=allow_missing,
-        settings=read_settings(set),
-    )
-    model.save_pretrained(out)
+    with quiet():  # what is missing or unused stands in the report
+        model, report = import_model(
+            source,
+            preset=preset,
+            task=task,
+            length=length,
+            allow_pickle=allow_pickle,
+            allow_missing=allow_missing,
+            settings=read_settings(set),
+        )
+        model.save_pretrained(out)
     if json_:
         print(json.dumps({**report.as_dict(), "out": str(out)}, indent=2))
         return

@@ -12,6 +12,7 @@ from mixlab.data import vocabulary
 from mixlab.errors import MixlabError
 from mixlab.modeling.auto import model_class
 from mixlab.modeling.loading import load_config
+from mixlab.modeling.quiet import quiet as quiet_transformers
 from mixlab.tasks.base import Task, model_folder
 from mixlab.tasks.find import task_of
 from mixlab.tasks.job import Job, job_from
@@ -23,19 +24,14 @@ from mixlab.training.run_directory import RunDirectory
 def quiet() -> Iterator[None]:
     """No bars and hints of libraries between our own lines; afterwards they speak as before."""
     import datasets
-    from transformers.utils import logging
 
-    loud = logging.get_verbosity(), logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
+    silent = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
     try:
-        yield
+        with quiet_transformers():
+            yield
     finally:
-        logging.set_verbosity(loud[0])
-        if loud[1]:
-            logging.enable_progress_bar()
-        if not loud[2]:
+        if not silent:
             datasets.enable_progress_bars()
 
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
-from transformers.utils import logging
 
 from mixlab.data.sampling import StatelessSampler
 from mixlab.errors import MixlabError, one_line
+from mixlab.modeling.quiet import quiet_bars
 from mixlab.training import checkpoints, loading, ranks, state
 from mixlab.training.guard import BadStepError, Guard, Rollback, Snapshot, Verdict
 from mixlab.training.interrupt import EvaluationLeft, Interrupt, Interrupted
@@ -340,15 +340,3 @@ def deterministic(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         memory.fill_uninitialized_memory = filled
-
-
-@contextlib.contextmanager
-def quiet_bars() -> Iterator[None]:
-    """A save draws no bar of its own."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

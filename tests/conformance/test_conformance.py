@@ -55,7 +55,9 @@ def test_every_task_has_its_shapes_and_a_loss_that_reaches_every_parameter(case:
         assert output.logits.shape == (2, model.config.num_labels)
     loss = output.last_hidden_state.square().mean() if task == "features" else output.loss
     loss.backward()
-    without = [name for name, p in model.named_parameters() if p.grad is None or not bool((p.grad != 0).any())]
+    # A bias on the logits of all places alike moves no softmax over places: its gradient is 0 but for rounding.
+    shifts = {"qa_outputs.bias"}
+    without = [name for name, p in model.named_parameters() if p.grad is None or not (name in shifts or bool((p.grad != 0).any()))]
     assert not without
 
 
