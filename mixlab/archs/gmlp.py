@@ -28,7 +28,7 @@ from mixlab.layers.drop_path import drop_path_rate
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import MixerConfig, Number
 from mixlab.modeling.foreign import Importer, Rename, State, count_layers, image_settings, modules, shape_of, tensors
-from mixlab.modeling.traits import IMAGE_TASKS, TEXT_TASKS, Traits
+from mixlab.modeling.traits import TASKS, Traits
 
 
 class GMLPConfig(MixerConfig):
@@ -63,15 +63,16 @@ class GMLPConfig(MixerConfig):
 
     @property
     def traits(self) -> Traits:
-        image = self.modality == "image"
+        text = self.modality == "text"
         return Traits(
-            masks=not image,
-            causal=not image,
-            length="fixed" if image else "cap",
-            modalities=("text", "image"),
-            tasks=IMAGE_TASKS if image else TEXT_TASKS,
+            masks=self.modality != "image",
+            causal=text,
+            length="fixed" if self.modality == "image" else "cap",
+            modalities=("text", "image", "audio"),
+            tasks=TASKS[self.modality],
             order=(2,) if self.gate in ("multiplicative", "split") else (1,),
             attention=False,
+            drops=True,
         )
 
 

@@ -6,7 +6,7 @@ from mixlab.layers.gate import SpatialGate
 from mixlab.layers.gmlp import GMLPBlock
 from mixlab.layers.mlp import FeedForward
 from mixlab.layers.stack import Stack
-from mixlab.layers.stems import PatchStem, TextStem
+from mixlab.layers.stems import FrameStem, PatchStem, TextStem
 from mixlab.layers.tokens import Tokens
 
-__all__ = ["DropPath", "FeedForward", "GMLPBlock", "PatchStem", "SelfAttention", "SpatialGate", "Stack", "TextStem", "Tokens"]
+__all__ = ["DropPath", "FeedForward", "FrameStem", "GMLPBlock", "PatchStem", "SelfAttention", "SpatialGate", "Stack", "TextStem", "Tokens"]

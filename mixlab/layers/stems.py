@@ -1,13 +1,16 @@
-"""Stems turn raw input into tokens: ids of text into embeddings, an image into patches.
+"""Stems turn raw input into tokens: ids of text into embeddings, an image into patches, frames of sound into groups of them.
 
-Axes: b batch, n tokens, d channels, c image channels.
+Axes: b batch, n tokens, d channels, c image channels, t frames, m features of a frame.
 """
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+from mixlab.layers.tokens import without_padding
 
 
 class TextStem(nn.Module):
@@ -48,3 +51,22 @@ class PatchStem(nn.Module):
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.shape[0], -1, -1), x], dim=1)
         return self.dropout(x)
+
+
+class FrameStem(nn.Module):
+    """Joins every `stride` frames of sound into one token."""
+
+    def __init__(self, features: int, d: int, stride: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.stride = stride
+        self.projection = nn.Linear(stride * features, d)
+        self.dropout = nn.Dropout(dropout)
+
+    def shorten(self, mask: Bool[Tensor, "b t"]) -> Bool[Tensor, "b n"]:
+        """Which tokens hold a frame, when padding stands behind."""
+        return mask[:, :: self.stride]
+
+    def forward(self, frames: Float[Tensor, "b t m"], mask: Bool[Tensor, "b t"] | None = None) -> Float[Tensor, "b n d"]:
+        frames = without_padding(frames, mask)
+        frames = F.pad(frames, (0, 0, 0, -frames.shape[1] % self.stride))
+        return self.dropout(self.projection(frames.unflatten(1, (-1, self.stride)).flatten(2)))

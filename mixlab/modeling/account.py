@@ -12,6 +12,7 @@ from mixlab.errors import MixlabError, unknown
 from mixlab.modeling.architecture import Architecture, find_preset, task_overrides
 from mixlab.modeling.config import MixerConfig
 from mixlab.modeling.tasks import TASK_HEADS
+from mixlab.modeling.traits import IMAGE_TASKS
 
 
 def account_of_preset(name: str, length: int | None, task: str | None, overrides: Mapping[str, Any]) -> Account:
@@ -33,15 +34,24 @@ def account(
         raise MixlabError(f"length {n!r} is outside 1..{config.max_position_embeddings}, what this {config.model_type} reads")
     if config.modality == "image" and n != config.length:
         raise MixlabError(f"length {n}: an image of this model has {config.length} tokens; set image_size instead")
+    drops = task == "masked-image-modeling" and config.masking == "drop"
     lines = [
-        *in_group("stem", [] if architecture.stem else _stem(config)),
-        *in_group("body", architecture.account(config, n)),
-        *in_group("head", _head(config, task, n, convention)),
+        *in_group("stem", [] if architecture.stem else _stem(config, n)),
+        *in_group("body", architecture.account(config, _visible(config) if drops else n)),
+        *in_group("head", _image_head(architecture, config, task) if task in IMAGE_TASKS else _head(config, task, n, convention)),
     ]
     return Account(tuple(lines), n, convention.note)
 
 
-def _stem(config: MixerConfig) -> list[Line]:
+def _visible(config: MixerConfig) -> int:
+    """Tokens of an image that are left when hidden patches are dropped."""
+    patches = config.length - config.prefix_tokens
+    return config.prefix_tokens + max(1, int(patches * (1 - config.mask_ratio)))
+
+
+def _stem(config: MixerConfig, n: int) -> list[Line]:
+    if config.modality == "audio":
+        return [linear("frames", config.frame_stride * config.num_mel_bins, config.stem_size, n)]
     if config.modality == "image":
         patches = patch_projection(config.image_size, config.patch_size, config.num_channels, config.stem_size)
         cls = [embedding("cls token", 1, config.stem_size)] if config.prefix_tokens else []
@@ -61,10 +71,30 @@ def _head(config: MixerConfig, task: str, n: int, convention: Convention) -> lis
             return [*transform, linear("logits", d, config.vocab_size, scored, bias=config.head_bias)]
         bias = [embedding("logits bias", config.vocab_size, 1)] if config.head_bias else []
         return [*transform, tied_logits(config.vocab_size, d, scored), *bias]
+    if task == "ctc":
+        return [linear("symbols", d, config.vocab_size, n)]
     if task == "question-answering":
         return [linear("start and end", d, 2, n)]
     scored = n if task == "token-classification" else 1
     return [linear("classifier", d, config.num_labels or 0, scored)]
+
+
+def _image_head(architecture: Architecture, config: MixerConfig, task: str) -> list[Line]:
+    d, patch, channels = config.hidden_size, config.final_patch, config.num_channels
+    final = (config.image_size // patch) ** 2  # tokens that leave the body, the cls token aside
+    if task == "image-classification":
+        pooler = architecture.pooler.account(config) if architecture.pooler and config.pooling == "map" else []
+        return [*pooler, linear("classifier", d, config.num_labels or 0, 1)]
+    if task == "image-restoration":
+        return [linear("residual", d, (patch * config.upscale) ** 2 * channels, final)]
+    if task == "masked-image-modeling" and config.masking == "drop":
+        e = config.decoder_hidden_size
+        embed = linear("decoder embedding", d, e, _visible(config))
+        body = in_group("decoder", architecture.account(config.of_decoder(), config.length))
+        return [embed, embedding("mask token", 1, e), *body, linear("pixels", e, patch * patch * channels, final)]
+    if task == "masked-image-modeling":
+        return [embedding("mask token", 1, config.stem_size), linear("pixels", d, patch * patch * channels, final)]
+    return []
 
 
 def preset_table() -> list[dict[str, Any]]:

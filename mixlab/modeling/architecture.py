@@ -36,6 +36,14 @@ class Preset:
 
 
 @dataclass(frozen=True)
+class Pooler:
+    """How pooling="map" makes one vector of all tokens."""
+
+    build: Callable[[Any], nn.Module]  # config -> module, (b n d) -> (b d)
+    account: Callable[[Any], Sequence[Line]]
+
+
+@dataclass(frozen=True)
 class Architecture:
     """The one record that `archs/<name>.py` must define as ARCH."""
 
@@ -46,6 +54,7 @@ class Architecture:
     presets: Mapping[str, Preset]
     importers: Sequence[Importer] = ()
     stem: Callable[[Any], nn.Module] | None = None  # config -> module, raw input -> tokens; None: the usual one
+    pooler: Pooler | None = None
 
     def __post_init__(self) -> None:
         # The model classes are made on first use; this lets them be imported (and unpickled) from the architecture's module.

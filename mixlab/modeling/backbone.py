@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.utils.generic import can_return_tuple
 
 from mixlab.errors import MixlabError
-from mixlab.layers import PatchStem, Stack, TextStem, Tokens
+from mixlab.layers import FrameStem, PatchStem, Stack, TextStem, Tokens
 from mixlab.layers.tokens import Record, from_front, front_slots, to_front
 from mixlab.modeling import inputs
 from mixlab.modeling.architecture import Architecture
@@ -24,6 +24,8 @@ from mixlab.modeling.cache import SequenceCacheLayer
 from mixlab.modeling.config import LARGEST, MixerConfig
 from mixlab.modeling.loading import StrictLoading
 from mixlab.modeling.outputs import BackboneOutput
+
+INPUTS = {"text": "input_ids", "image": "pixel_values", "audio": "input_features"}
 
 
 class MixerPreTrainedModel(StrictLoading, PreTrainedModel):
@@ -84,14 +86,13 @@ class MixerModel(MixerPreTrainedModel):
 
     def __init__(self, config: MixerConfig) -> None:
         super().__init__(config)
-        if config.modality == "image":
-            self.main_input_name = "pixel_values"
+        self.main_input_name = INPUTS[config.modality]
         self.stem: Any = (self.architecture.stem or default_stem)(config)
         self.body = self.architecture.body(config)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        return self.stem.projection if self.config.modality == "image" else self.stem.tokens
+        return self.stem.tokens if self.config.modality == "text" else self.stem.projection
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         if self.config.modality != "text" or not isinstance(value, nn.Embedding):
@@ -105,6 +106,7 @@ class MixerModel(MixerPreTrainedModel):
         attention_mask: Int[Tensor, "b t"] | None = None,
         token_type_ids: Int[Tensor, "b n"] | None = None,
         pixel_values: Float[Tensor, "b c height width"] | None = None,
+        input_features: Float[Tensor, "b t m"] | None = None,
         inputs_embeds: Float[Tensor, "b n d"] | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool = False,
@@ -113,7 +115,16 @@ class MixerModel(MixerPreTrainedModel):
         output_maps: bool = False,
     ) -> BackboneOutput:
         """`output_maps` returns the static maps per layer, (H n n), or (b H n n) where they differ by sample."""
-        x = self.embed(input_ids, inputs_embeds, token_type_ids, pixel_values)  # b n d
+        grid = None
+        given = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "pixel_values": pixel_values, "input_features": input_features}
+        inputs.check_kind(self.config, given)
+        if self.config.modality == "image":
+            x, grid = self.embed_image(pixel_values)  # b n d
+        elif self.config.modality == "audio":
+            x = self.embed_frames(input_features, attention_mask)
+            attention_mask = self.token_mask(attention_mask)
+        else:
+            x = self.embed_text(input_ids, inputs_embeds, token_type_ids)
         batch, n = x.shape[:2]
         past_key_values = self.open_cache(past_key_values, use_cache)
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
@@ -121,7 +132,6 @@ class MixerModel(MixerPreTrainedModel):
         mask = inputs.read_mask(self.config, attention_mask, batch, past + n)
 
         record = self.record_of(output_hidden_states, output_attentions, output_maps)
-        grid = (self.config.grid, self.config.grid) if self.config.modality == "image" else None
         tokens = Tokens(x, mask, grid=grid, past=past, record=record)
         if past_key_values is not None:
             positions = None if mask is None else (mask.long().cumsum(1) - 1).clamp(min=0)
@@ -152,15 +162,7 @@ class MixerModel(MixerPreTrainedModel):
             maps=kept.get("maps"),
         )
 
-    def embed(self, ids: Tensor | None, embedded: Tensor | None, segments: Tensor | None, pixels: Tensor | None) -> Float[Tensor, "b n d"]:
-        """Whichever input was given, through the stem."""
-        if self.config.modality == "image":
-            if pixels is None or ids is not None or embedded is not None:
-                raise MixlabError("this model reads images: give pixel_values, and neither input_ids nor inputs_embeds")
-            inputs.check_pixels(self.config, pixels)
-            return self.stem(pixels.to(self.dtype))
-        if pixels is not None:
-            raise MixlabError("this model reads text: give input_ids or inputs_embeds, not pixel_values")
+    def embed_text(self, ids: Tensor | None, embedded: Tensor | None, segments: Tensor | None) -> Float[Tensor, "b n d"]:
         if (ids is None) == (embedded is None):
             raise MixlabError("give either input_ids or inputs_embeds")
         if ids is not None:
@@ -172,10 +174,29 @@ class MixerModel(MixerPreTrainedModel):
             inputs.check_segments(self.config, segments, embedded.shape[:2])
         return self.stem(embedded, segments if self.stem.segments is not None else None)
 
+    def embed_image(self, pixels: Tensor | None) -> tuple[Float[Tensor, "b n d"], tuple[int, int]]:
+        """Tokens of an image (after the cls token, if there is one), and how many rows and columns of them."""
+        if pixels is None:
+            raise MixlabError("this model reads images: give pixel_values")
+        inputs.check_pixels(self.config, pixels)
+        patch = self.config.patch_size
+        return self.stem(pixels.to(self.dtype)), (pixels.shape[2] // patch, pixels.shape[3] // patch)
+
+    def embed_frames(self, frames: Tensor | None, mask: Tensor | None) -> Float[Tensor, "b n d"]:
+        if frames is None:
+            raise MixlabError("this model reads sound: give input_features")
+        inputs.check_frames(self.config, frames, mask)
+        return self.stem(frames.to(self.dtype), None if mask is None else mask.bool())
+
+    def token_mask(self, mask: Int[Tensor, "b t"] | None) -> Bool[Tensor, "b n"] | None:
+        """Which tokens are made of frames that the mask shows."""
+        return None if mask is None else self.stem.shorten(mask.bool())
+
     def intermediates(self, **inputs: Any) -> dict[str, Tensor]:
         """Every intermediate by name: `hidden.0` (after the stem) to `hidden.L` (after the final norm), `maps.0`, `attention.0`, ..."""
-        output = self(**inputs, output_hidden_states=True, output_maps=True, output_attentions=self.config.traits.attention)
-        kinds = {"hidden": output.hidden_states, "maps": output.maps, "attention": output.attentions or ()}
+        traits = self.config.traits
+        output = self(**inputs, output_hidden_states=True, output_maps=traits.maps, output_attentions=traits.attention)
+        kinds = {"hidden": output.hidden_states, "maps": output.maps or (), "attention": output.attentions or ()}
         return {f"{kind}.{layer}": value for kind, values in kinds.items() for layer, value in enumerate(values)}
 
     def open_cache(self, past: Cache | None, use_cache: bool) -> Cache | None:
@@ -193,6 +214,10 @@ class MixerModel(MixerPreTrainedModel):
 
     def record_of(self, hidden: bool | None, attentions: bool | None, maps: bool) -> Record:
         """Which intermediates to keep; what the architecture does not have is refused, not returned empty."""
+        if maps and not self.config.traits.maps:
+            raise MixlabError(
+                f"{self.config.model_type} mixes tokens and channels at once and has no maps to output; leave output_maps out"
+            )
         hidden = self.config.output_hidden_states if hidden is None else hidden
         attentions = self.config.output_attentions if attentions is None else attentions
         if attentions and not self.config.traits.attention:
@@ -201,11 +226,13 @@ class MixerModel(MixerPreTrainedModel):
         return Record(frozenset(kind for kind, yes in wanted.items() if yes))
 
 
-def default_stem(config: MixerConfig) -> TextStem | PatchStem:
+def default_stem(config: MixerConfig) -> TextStem | PatchStem | FrameStem:
     """By the kind of input, for architectures that bring no stem of their own."""
     if config.modality == "image":
         cls = config.prefix_tokens == 1
         return PatchStem(config.patch_size, config.num_channels, config.stem_size, cls=cls, dropout=config.stem_dropout)
+    if config.modality == "audio":
+        return FrameStem(config.num_mel_bins, config.stem_size, config.frame_stride, dropout=config.stem_dropout)
     return TextStem(
         config.vocab_size,
         config.stem_size,

@@ -1,5 +1,6 @@
 """The configuration that every architecture shares: typed fields, unknown names refused, values cross-checked."""
 
+import copy
 import inspect
 import math
 from dataclasses import fields
@@ -19,6 +20,11 @@ LARGEST, MOST_LAYERS, MOST_LABELS = 2**24, 1000, 2**20  # a damaged or hostile c
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
+AT_LEAST_ONE = (
+    *("hidden_size", "num_hidden_layers", "vocab_size", "image_size", "patch_size", "num_channels", "num_mel_bins", "frame_stride"),
+    *("upscale", "decoder_hidden_size", "decoder_num_layers", "decoder_intermediate_size", "decoder_num_attention_heads"),
+)
+
 # What transformers writes into, or passes through, a configuration besides its fields. Anything else is a mistake or an attack.
 _PASSED_BY_TRANSFORMERS = frozenset(
     ["model_type", "name_or_path", "_name_or_path", "num_labels", "torch_dtype", "output_attentions", "attn_implementation", "_commit_hash"]
@@ -28,11 +34,13 @@ _PASSED_BY_TRANSFORMERS = frozenset(
 class MixerConfig(PreTrainedConfig):
     """Fields of the shell: sizes, input, pooling, head. An architecture's own configuration adds its own."""
 
+    hierarchical: ClassVar[bool] = False  # stages whose number of tokens and width change; the number of layers follows from them
+    poolings: ClassVar[tuple[str, ...]] = ("cls", "mean", "last")
     layer_type: ClassVar[str] = "mixlab_sequences"  # how a causal model's cache keeps one layer's past
 
     hidden_size: int = 512
     num_hidden_layers: int = 6
-    modality: Literal["text", "image"] = "text"
+    modality: Literal["text", "image", "audio"] = "text"
     mixlab_format: int = FORMAT  # in which the checkpoint was written
 
     vocab_size: int = 32000
@@ -41,14 +49,26 @@ class MixerConfig(PreTrainedConfig):
     image_size: int = 224
     patch_size: int = 16
     num_channels: int = 3
+    num_mel_bins: int = 80  # features of a frame of sound
+    frame_stride: int = 4  # frames that the stem makes one token of
 
     causal: bool = False
-    pooling: Literal["cls", "mean", "last"] = "cls"
+    pooling: Literal["cls", "mean", "last", "map"] = "cls"
     tie_word_embeddings: bool = True
     head_bias: bool = False  # a bias on the vocabulary logits
     head_transform: bool = False  # BERT's dense, gelu and norm before the logits
     null_threshold: Number | None = None  # a question has no answer when that is likelier than the best span by more than this (log)
     labelled_logits_only: bool = False  # with labels, logits only where a label is; their shape is then (labelled, vocabulary)
+    upscale: int = 1  # how much larger a restored image is
+
+    # Masked image modelling: hidden patches are dropped, to be put back by a decoder, or covered by a token.
+    masking: Literal["drop", "token"] = "token"
+    mask_ratio: Number = 0.75
+    normalized_targets: bool = True
+    decoder_hidden_size: int = 512
+    decoder_num_layers: int = 8
+    decoder_intermediate_size: int = 2048
+    decoder_num_attention_heads: int = 16
 
     hidden_dropout: Number = 0.0
     classifier_dropout: Number = 0.0
@@ -101,14 +121,14 @@ class MixerConfig(PreTrainedConfig):
                 raise MixlabError(f"{field.name} is {value}; it must be a finite number")
             if field.name.endswith(("_eps", "_std", "_range")) and value < 0:
                 raise MixlabError(f"{field.name} is {value}; it must be at least 0")
-        for name in ("hidden_size", "num_hidden_layers", "vocab_size", "image_size", "patch_size", "num_channels"):
+        for name in AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise MixlabError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.num_hidden_layers > MOST_LAYERS:
             raise MixlabError(f"num_hidden_layers is {self.num_hidden_layers}; it must be at most {MOST_LAYERS}")
         if self.type_vocab_size < 0:
             raise MixlabError(f"type_vocab_size is {self.type_vocab_size}; use 0 for no segments")
-        for name in ("hidden_dropout", "classifier_dropout"):
+        for name in ("hidden_dropout", "classifier_dropout", "mask_ratio"):
             self.check_rate(name)
         for name in ("pad_token_id", "bos_token_id", "eos_token_id") if self.modality == "text" else ():
             value = getattr(self, name)
@@ -141,12 +161,20 @@ class MixerConfig(PreTrainedConfig):
         return length
 
     def _check_pooling(self) -> None:
+        if self.modality not in self.traits.modalities:
+            raise MixlabError(f"{self.model_type} reads {' or '.join(self.traits.modalities)}, not {self.modality}; set modality")
+        if self.pooling not in self.poolings:
+            raise MixlabError(f"{self.model_type} has no pooling {self.pooling!r}; choose among {', '.join(self.poolings)}")
+        if self.modality == "audio" and self.pooling != "mean":
+            raise MixlabError(f"pooling={self.pooling!r} is for text and images; set pooling='mean' for sound")
+        if self.masking == "drop" and not self.traits.drops:
+            raise MixlabError(f"{self.model_type} cannot leave patches out; set masking='token', which covers them")
         if self.pooling == "cls" and self.causal:
             raise MixlabError("pooling='cls' reads the first token, which sees only itself in a causal model; use 'last' or 'mean'")
         if self.pooling == "last" and not self.causal:
             raise MixlabError("pooling='last' is for causal models; use 'cls' or 'mean'")
-        if self.causal and self.modality == "image":
-            raise MixlabError("causal=True is for text; an image has no order of tokens")
+        if self.causal and self.modality != "text":
+            raise MixlabError(f"causal=True is for text; this model reads {self.modality}")
         if self.causal and not self.traits.causal:
             raise MixlabError(f"{self.model_type} cannot be causal; choose an architecture that can (mixlab list archs)")
 
@@ -154,6 +182,25 @@ class MixerConfig(PreTrainedConfig):
     def grid(self) -> int:
         """Patches along one side of the image."""
         return self.image_size // self.patch_size
+
+    @property
+    def image_multiple(self) -> int:
+        """What the sides of an image must be multiples of, where they are not fixed."""
+        return self.patch_size
+
+    @property
+    def final_patch(self) -> int:
+        """Pixels along one side that a final token stands for; more than a patch in a hierarchy."""
+        return self.patch_size
+
+    def of_decoder(self) -> "MixerConfig":
+        """The same architecture at the size of the decoder of masked image modelling."""
+        decoder = copy.deepcopy(self)
+        sizes = {"hidden_size": "", "num_hidden_layers": "num_layers", "intermediate_size": "", "num_attention_heads": ""}
+        for name, ours in sizes.items():
+            if hasattr(decoder, name):
+                setattr(decoder, name, getattr(self, f"decoder_{ours or name}"))
+        return decoder
 
     @property
     def stem_size(self) -> int:
@@ -168,7 +215,7 @@ class MixerConfig(PreTrainedConfig):
     @property
     def prefix_tokens(self) -> int:
         """Tokens before the patches of an image."""
-        return 1 if self.pooling == "cls" else 0
+        return 1 if self.modality == "image" and self.pooling == "cls" else 0
 
     @property
     def length(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -16,6 +18,13 @@ WHOLE = (torch.long, torch.int)  # what tables of embeddings are indexed by
 def tracing() -> bool:
     """Whether values must not be looked at because torch.compile or torch.export is recording."""
     return torch.compiler.is_compiling() or torch.compiler.is_exporting()
+
+
+def check_kind(config: MixerConfig, given: Mapping[str, Tensor | None]) -> None:
+    """Only what the model reads may be given: ids or embeddings of text, pixels, or frames of sound."""
+    read = {"text": ("input_ids", "inputs_embeds"), "image": ("pixel_values",), "audio": ("input_features",)}[config.modality]
+    for name in [name for name, value in given.items() if value is not None and name not in read]:
+        raise MixlabError(f"this model reads {config.modality}: give {' or '.join(read)}, not {name}")
 
 
 def check_ids(ids: Tensor, size: int, what: str) -> None:
@@ -65,7 +74,8 @@ def check_classes(config: MixerConfig, labels: Tensor, batch: int) -> None:
 
 
 def check_length(config: MixerConfig, total: int) -> None:
-    if config.max_position_embeddings is not None and total > config.length:
+    capped = config.max_position_embeddings is not None and config.traits.length in ("cap", "fixed")
+    if capped and total > config.length:
         raise MixlabError(
             f"{total} tokens, but this {config.model_type} reads at most {config.length}; truncate the text or call resize_length({total})"
         )
@@ -74,12 +84,28 @@ def check_length(config: MixerConfig, total: int) -> None:
 
 
 def check_pixels(config: MixerConfig, pixels: Tensor) -> None:
-    expected = (config.num_channels, config.image_size, config.image_size)
-    if pixels.dim() != 4 or tuple(pixels.shape[1:]) != expected:
+    if pixels.dim() != 4 or pixels.shape[1] != config.num_channels:
+        raise MixlabError(f"pixel_values of shape {tuple(pixels.shape)}, expected (batch, {config.num_channels}, height, width)")
+    height, width = pixels.shape[2:]
+    if config.traits.length == "fixed" and (height, width) != (config.image_size, config.image_size):
+        side = config.image_size
+        raise MixlabError(f"an image of {height} x {width}; this model reads {side} x {side}: resize it, or the model with resize_length")
+    if min(height, width) < 1 or height % config.image_multiple or width % config.image_multiple:
+        raise MixlabError(f"an image of {height} x {width}; its sides must be multiples of {config.image_multiple}: crop or pad it")
+
+
+def check_frames(config: MixerConfig, frames: Tensor, mask: Tensor | None) -> None:
+    """Sound: b frames of num_mel_bins; padding stands behind, since the stem joins neighbours."""
+    if frames.dim() != 3 or frames.shape[-1] != config.num_mel_bins or not frames.is_floating_point():
         raise MixlabError(
-            f"pixel_values of shape {tuple(pixels.shape)}, expected (batch, {', '.join(map(str, expected))}); "
-            "resize the images, or the model with resize_length"
+            f"input_features are {frames.dtype} {tuple(frames.shape)}, expected floats (batch, frames, {config.num_mel_bins})"
         )
+    if frames.shape[1] < 1:
+        raise MixlabError("the recording has no frame; give at least one")
+    if mask is not None and tuple(mask.shape) != tuple(frames.shape[:2]):
+        raise MixlabError(f"attention_mask of shape {tuple(mask.shape)}, expected {tuple(frames.shape[:2])}: 0 or 1 per frame")
+    if mask is not None and not tracing() and not padded_behind(mask.bool()):
+        raise MixlabError("attention_mask hides frames before others; pad recordings behind their last frame")
 
 
 def read_mask(config: MixerConfig, mask: Tensor | None, batch: int, total: int) -> Bool[Tensor, "b t"] | None:

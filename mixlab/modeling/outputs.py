@@ -42,3 +42,23 @@ class SpanOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     maps: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class MaskedImageOutput(ModelOutput):
+    """Of masked image modelling: what each patch is predicted to be, and which were hidden."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    mask: Tensor | None = None
+
+
+@dataclass
+class ImageOutput(ModelOutput):
+    """Of restoration: the image."""
+
+    loss: Tensor | None = None
+    reconstruction: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    maps: tuple[Tensor, ...] | None = None

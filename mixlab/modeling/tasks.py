@@ -19,4 +19,8 @@ TASK_HEADS = {
     "token-classification": TaskHead("ForTokenClassification", "AutoModelForTokenClassification"),
     "question-answering": TaskHead("ForQuestionAnswering", "AutoModelForQuestionAnswering"),
     "image-classification": TaskHead("ForImageClassification", "AutoModelForImageClassification"),
+    "masked-image-modeling": TaskHead("ForMaskedImageModeling", "AutoModelForMaskedImageModeling"),
+    "image-restoration": TaskHead("ForImageToImage", "AutoModelForImageToImage"),
+    "audio-classification": TaskHead("ForAudioClassification", "AutoModelForAudioClassification"),
+    "ctc": TaskHead("ForCTC", "AutoModelForCTC"),
 }

@@ -11,9 +11,11 @@ from torch import Tensor
 
 import mixlab
 from mixlab import registry
+from mixlab.modeling.architecture import load
 from mixlab.modeling.auto import model_class
 from mixlab.modeling.traits import Traits
 
+CLASSIFIES_WHOLE = ("sequence-classification", "image-classification", "audio-classification")
 LAYERS = 2  # enough for a cache or a stack to go wrong, and quick
 
 
@@ -26,13 +28,21 @@ class Case:
     def traits(self) -> Traits:
         return self.config().traits
 
+    def sizes(self, **overrides: Any) -> dict[str, Any]:
+        """Two layers, unless asked otherwise or told by the stages of a hierarchy."""
+        return overrides if self.hierarchical else {"num_hidden_layers": LAYERS, **overrides}
+
+    @property
+    def hierarchical(self) -> bool:
+        return load(self.arch).config.hierarchical
+
     def config(self, **overrides: Any) -> Any:
-        return mixlab.config(self.preset, **{"num_hidden_layers": LAYERS, **overrides})
+        return mixlab.config(self.preset, **self.sizes(**overrides))
 
     def build(self, task: str, seed: int = 0, **overrides: Any) -> Any:
         """A model in evaluation mode whose every parameter was moved off its initial value: a zero W would hide errors."""
         torch.manual_seed(seed)
-        model = mixlab.create(self.preset, task=task, **{"num_hidden_layers": LAYERS, **overrides}).eval()
+        model = mixlab.create(self.preset, task=task, **self.sizes(**overrides)).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.05 * torch.randn_like(parameter)
@@ -48,12 +58,20 @@ class Case:
         if config.modality == "image":
             return {"pixel_values": torch.randn(batch, config.num_channels, config.image_size, config.image_size, generator=generator)}
         n = 13 if length is None else length
+        if config.modality == "audio":
+            return {"input_features": torch.randn(batch, n * config.frame_stride, config.num_mel_bins, generator=generator)}
         return {"input_ids": torch.randint(1, config.vocab_size, (batch, n), generator=generator)}
 
 
 @cache
 def cases() -> list[Case]:
-    return [Case(preset, arch) for arch in registry.archs() for preset in registry.presets(arch) if "-tiny" in preset]
+    """Presets that are the same under two names are judged once."""
+    found: dict[tuple[str, str], Case] = {}
+    for arch in registry.archs():
+        for name, preset in load(arch).presets.items():
+            if "-tiny" in name:
+                found.setdefault((arch, repr((sorted(preset.settings.items(), key=str), preset.task))), Case(name, arch))
+    return list(found.values())
 
 
 def cases_with(**wanted: Any) -> list[Case]:
@@ -80,14 +98,23 @@ def with_labels(case: Case, task: str, inputs: dict[str, Tensor], model: Any) ->
         return {**inputs, "labels": torch.randint(0, model.config.num_labels, inputs["input_ids"].shape, generator=generator)}
     if task == "question-answering":
         return {**inputs, "start_positions": torch.tensor([1] * batch), "end_positions": torch.tensor([2] * batch)}
-    if task in ("sequence-classification", "image-classification"):
+    if task in CLASSIFIES_WHOLE:
         return {**inputs, "labels": torch.randint(0, model.config.num_labels, (batch,), generator=generator)}
+    if task == "masked-image-modeling":
+        grid = model.config.image_size // model.config.patch_size
+        return {**inputs, "noise": torch.rand(batch, grid * grid, generator=generator)}
+    if task == "image-restoration":
+        config = model.config
+        side = config.image_size * config.upscale
+        return {**inputs, "labels": torch.randn(batch, config.num_channels, side, side, generator=generator)}
+    if task == "ctc":
+        return {**inputs, "labels": torch.tensor([[1, 2, 2], [3, -100, -100]])[:batch]}
     return inputs
 
 
 def main_output(output: Any) -> Tensor:
     """The tensor that a model is about."""
-    for name in ("logits", "start_logits", "last_hidden_state"):
+    for name in ("logits", "start_logits", "last_hidden_state", "reconstruction"):
         if output.get(name) is not None:
             return output[name]
     raise AssertionError(f"no main output among {list(output)}")

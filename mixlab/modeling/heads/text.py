@@ -1,4 +1,4 @@
-"""The heads: one class per task, written once, for every architecture that declares the task.
+"""Heads over text: its vocabulary, its labels, its spans.
 
 Axes: b batch, n tokens of this call, t tokens seen so far, d channels, V vocabulary, C classes.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
@@ -17,31 +16,11 @@ from transformers.utils.generic import can_return_tuple
 
 from mixlab.errors import MixlabError
 from mixlab.layers.tokens import from_front, front_slots, to_front
-from mixlab.modeling.backbone import MixerModel, MixerPreTrainedModel
 from mixlab.modeling.cache import check_cache_implementation
 from mixlab.modeling.config import MixerConfig
+from mixlab.modeling.heads.base import ClassifierHead, MixerHead, head_output, pool, token_loss
 from mixlab.modeling.inputs import IGNORED, check_classes, check_labels, tracing
-from mixlab.modeling.outputs import BackboneOutput, HeadOutput, SpanOutput
-
-
-class MixerHead(MixerPreTrainedModel):
-    """A backbone, and something on top."""
-
-    backbone_class: type[MixerModel]
-    task: str
-
-    def __init__(self, config: MixerConfig) -> None:
-        super().__init__(config)
-        if self.task not in config.traits.tasks:
-            raise MixlabError(f"this {config.model_type} cannot do {self.task!r}; it can do: {', '.join(config.traits.tasks)}")
-        self.model = self.backbone_class(config)
-        self.main_input_name = self.model.main_input_name
-        self.build(config)
-        self.post_init()
-
-    def build(self, config: MixerConfig) -> None:
-        """Make the layers of the head."""
-        raise NotImplementedError
+from mixlab.modeling.outputs import HeadOutput, SpanOutput
 
 
 class VocabularyHead(MixerHead):
@@ -118,7 +97,7 @@ class MixerForMaskedLM(VocabularyHead):
                 hidden, labels = hidden[labelled], labels[labelled]  # m d, m
         logits = self.logits(hidden)
         loss = None if labels is None else token_loss(logits, labels, num_items_in_batch)
-        return _head_output(base, loss, logits)
+        return head_output(base, loss, logits)
 
 
 class MixerForCausalLM(VocabularyHead, GenerationMixin):
@@ -182,21 +161,11 @@ class MixerForCausalLM(VocabularyHead, GenerationMixin):
                 raise MixlabError("labels need the logits of all tokens; leave logits_to_keep at 0")
             check_labels(shift_labels, hidden.shape[:2], self.config.vocab_size)
             loss = token_loss(logits, shift_labels, num_items_in_batch)
-        return _head_output(base, loss, logits)
+        return head_output(base, loss, logits)
 
     def _prepare_cache_for_generation(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
         check_cache_implementation(generation_config.cache_implementation)
         return super()._prepare_cache_for_generation(generation_config, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-class ClassifierHead(MixerHead):
-    """Dropout and one projection to the labels."""
-
-    def build(self, config: MixerConfig) -> None:
-        if not config.num_labels:
-            raise MixlabError("num_labels is 0, and a classifier needs a label at least; give num_labels=2, or task='features'")
-        self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
 
 class MixerForSequenceClassification(ClassifierHead):
@@ -232,7 +201,7 @@ class MixerForSequenceClassification(ClassifierHead):
         if labels is not None:
             check_classes(self.config, labels, len(logits))
         loss = None if labels is None else self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        return _head_output(base, loss, logits)
+        return head_output(base, loss, logits)
 
 
 class MixerForTokenClassification(ClassifierHead):
@@ -267,7 +236,7 @@ class MixerForTokenClassification(ClassifierHead):
         if labels is not None:
             check_labels(labels, logits.shape[:2], logits.shape[-1])
         loss = None if labels is None else token_loss(logits, labels)
-        return _head_output(base, loss, logits)
+        return head_output(base, loss, logits)
 
 
 class MixerForQuestionAnswering(MixerHead):
@@ -318,56 +287,6 @@ class MixerForQuestionAnswering(MixerHead):
         )
 
 
-class MixerForImageClassification(ClassifierHead):
-    """A label for an image, from its cls token or the mean of its patches."""
-
-    task = "image-classification"
-    main_input_name = "pixel_values"
-
-    @can_return_tuple
-    def forward(
-        self,
-        pixel_values: Float[Tensor, "b c height width"] | None = None,
-        labels: Shaped[Tensor, "b ..."] | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        output_maps: bool = False,
-    ) -> HeadOutput:
-        base = self.model(
-            pixel_values=pixel_values,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            output_maps=output_maps,
-            return_dict=True,
-        )
-        logits = self.classifier(self.dropout(pool(base.last_hidden_state, None, self.config.pooling)))
-        if labels is not None:
-            check_classes(self.config, labels, len(logits))
-        loss = None if labels is None else self.loss_function(labels, logits, self.config)
-        return _head_output(base, loss, logits)
-
-
-HEADS: tuple[type[MixerHead], ...] = (
-    MixerForMaskedLM,
-    MixerForCausalLM,
-    MixerForSequenceClassification,
-    MixerForTokenClassification,
-    MixerForQuestionAnswering,
-    MixerForImageClassification,
-)
-
-
-def _head_output(base: BackboneOutput, loss: Tensor | None, logits: Tensor) -> HeadOutput:
-    return HeadOutput(
-        loss=loss,
-        logits=logits,
-        past_key_values=base.past_key_values,
-        hidden_states=base.hidden_states,
-        attentions=base.attentions,
-        maps=base.maps,
-    )
-
-
 def carry_last(hidden: Float[Tensor, "b n d"], mask: Int[Tensor, "b t"]) -> Float[Tensor, "b n d"]:
     """Padding says what the token before it says, so that what is generated after a right-padded prompt follows its text."""
     real = mask[:, -hidden.shape[1] :].bool()
@@ -375,27 +294,6 @@ def carry_last(hidden: Float[Tensor, "b n d"], mask: Int[Tensor, "b t"]) -> Floa
         return hidden
     before = (real.long().cumsum(1) - 1).clamp(min=0)  # the rank of the last real token so far
     return from_front(to_front(hidden, front_slots(real)), before)
-
-
-def pool(hidden: Float[Tensor, "b n d"], mask: Int[Tensor, "b n"] | None, how: str) -> Float[Tensor, "b d"]:
-    """One vector per sample; wherever the padding stands, only real tokens count."""
-    if mask is None:
-        return hidden.mean(1) if how == "mean" else hidden[:, 0 if how == "cls" else -1]
-    mask = mask.bool()
-    if how == "mean":
-        return hidden.masked_fill(~mask[..., None], 0.0).sum(1) / mask.sum(1, keepdim=True)
-    first_or_last = mask.int().argmax(1) if how == "cls" else mask.shape[1] - 1 - mask.int().flip(1).argmax(1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), first_or_last]
-
-
-def token_loss(logits: Float[Tensor, "*b V"], labels: Int[Tensor, "*b"], count: Int[Tensor, ""] | int | None = None) -> Float[Tensor, ""]:
-    """Mean cross-entropy of the labelled tokens; 0, not NaN, where there are none.
-
-    `count` is the number of labelled tokens of a whole accumulated batch, when the trainer knows it.
-    """
-    labels = labels.to(logits.device)
-    total = F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum")
-    return total / ((labels != IGNORED).sum().clamp(min=1) if count is None else count)
 
 
 def span_loss(logits: Float[Tensor, "b n"], positions: Int[Tensor, " b"]) -> Float[Tensor, ""]:
