@@ -11,8 +11,30 @@ def linear(name: str, inputs: int, outputs: int, tokens: int, *, bias: bool = Tr
 
 
 def layer_norm(name: str, channels: int) -> Line:
-    """Scale and shift per channel."""
+    """Scale and shift per channel; a batch norm has as many."""
     return Line(name, "2*d", "0", {"d": channels})
+
+
+def scale_norm(name: str, channels: int) -> Line:
+    """A norm with a scale per channel and no shift."""
+    return Line(name, "d", "0", {"d": channels})
+
+
+def convolution(name: str, kernel: int, inputs: int, outputs: int, places: int, *, groups: int = 1, bias: bool = True) -> Line:
+    """A k x k convolution that writes `n` places; of `i` channels each output reads i // groups."""
+    symbols = {"k": kernel, "i": inputs // groups, "o": outputs, "n": places}
+    return Line(name, "k*k*i*o + o" if bias else "k*k*i*o", "n*k*k*i*o", symbols)
+
+
+def convolution_1d(name: str, kernel: int, inputs: int, outputs: int, tokens: int, *, groups: int = 1, bias: bool = True) -> Line:
+    """The same along a sequence of `n` tokens."""
+    symbols = {"k": kernel, "i": inputs // groups, "o": outputs, "n": tokens}
+    return Line(name, "k*i*o + o" if bias else "k*i*o", "n*k*i*o", symbols)
+
+
+def attention(n_to: int, n_from: int, width: int) -> Line:
+    """q k^T and the product of the weights with v, over all heads together."""
+    return Line("q k^T and its product with v", "0", "2*m*t*a", {"m": n_to, "t": n_from, "a": width})
 
 
 def embedding(name: str, entries: int, channels: int) -> Line:

@@ -1,14 +1,18 @@
-"""Self-attention, of any width: the tiny one of aMLP (one head of 64 channels beside the gate), and BERT's.
+"""Self-attention, of any width: the tiny one of aMLP (one head of 64 channels beside the gate), and a Transformer's.
 
-    q, k, v = x W_qkv        attend(x) = softmax(q k^T / sqrt(d_attn / heads)) v W_o
+    q, k, v = x W_qkv        attend(x) = softmax(q k^T / sqrt(c) + B) v W_o,        c = d_attn / heads channels of a head
 
-Axes: b batch, n tokens, t tokens seen so far, d channels in, a = d_attn, o channels out.
+B, if there is one, comes from a module of its own: a bias by distance, or what queries say of positions.
+
+Axes: b batch, n tokens, t tokens seen so far, d channels in, a = d_attn, o channels out, h heads, c channels of a head.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from mixlab.errors import MixlabError
@@ -17,8 +21,21 @@ from mixlab.maps import SoftmaxMap
 from mixlab.maps.base import split_heads
 
 
+class LogitBias(Protocol):
+    """What is added to the logits (those of q k^T are scaled by then). `to` and `frm` are the places of queries and keys."""
+
+    def __call__(
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h t c"], to: Int[Tensor, "#b n"], frm: Int[Tensor, "#b t"]
+    ) -> Float[Tensor, "#b #h n t"]: ...
+
+
 class SelfAttention(nn.Module):
-    """Self-attention of width `d_attn`, from `d_in` channels to `d_out`. It is shown as `attention`, and under the other `kinds`."""
+    """Self-attention of width `d_attn`, from `d_in` channels to `d_out`. It is shown as `attention`, and under the other `kinds`.
+
+    `logit_bias` is a `LogitBias` module. `qk_norm` makes a norm for queries and for keys, given the channels of a head.
+    """
+
+    order = 3
 
     def __init__(
         self,
@@ -29,37 +46,47 @@ class SelfAttention(nn.Module):
         heads: int = 1,
         causal: bool = False,
         qkv_bias: bool = True,
+        out_bias: bool = True,
         dropout: float = 0.0,
         kinds: tuple[str, ...] = ("attention",),
+        logit_bias: nn.Module | None = None,
+        qk_norm: type[nn.Module] | None = None,
     ) -> None:
         super().__init__()
         if heads < 1 or d_attn % heads:
             raise MixlabError(f"attention width {d_attn} cannot be split into {heads} heads; choose a multiple")
         self.heads, self.causal, self.dropout, self.kinds = heads, causal, dropout, kinds
         self.qkv = nn.Linear(d_in, 3 * d_attn, bias=qkv_bias)
-        self.out = nn.Linear(d_attn, d_out)
+        self.q_norm = qk_norm(d_attn // heads) if qk_norm else nn.Identity()
+        self.k_norm = qk_norm(d_attn // heads) if qk_norm else nn.Identity()
+        self.logit_bias = logit_bias
+        self.out = nn.Linear(d_attn, d_out, bias=out_bias)
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "b n o"]:
         # Zeroed, since a weight of 0 on a padded token would still pass on its NaN.
         q, k, v = self.qkv(without_padding(tokens.x, tokens.mask)).chunk(3, dim=-1)  # b n a
         if tokens.cache is not None:
             k, v = tokens.cache.append("keys", k), tokens.cache.append("values", v)  # b t a
-        allowed = self.allowed(tokens, k.shape[1])
+        q, k = self.q_norm(split_heads(q, self.heads)), self.k_norm(split_heads(k, self.heads))  # b h n c, b h t c
+        seen = k.shape[2]
+        bias = None if self.logit_bias is None else self.logit_bias(q, k, tokens.places(), tokens.seen_places(seen))
+        allowed = self.allowed(tokens, seen, explicit=bias is not None)
         attention = SoftmaxMap(
-            split_heads(q, self.heads),
-            split_heads(k, self.heads),
+            q,
+            k,
             allowed,
-            causal=self.causal and allowed is None and q.shape[1] > 1,
+            bias,
+            causal=self.causal and allowed is None and q.shape[2] > 1,
             dropout=self.dropout if self.training else 0.0,
         )
         for kind in self.kinds:
             tokens.keep(kind, attention.dense)
         return self.out(attention(v))
 
-    def allowed(self, tokens: Tokens, seen: int) -> Bool[Tensor, "#b 1 n t"] | None:
+    def allowed(self, tokens: Tokens, seen: int, explicit: bool = False) -> Bool[Tensor, "#b 1 n t"] | None:
         """Who may read whom, where that is more than a plain causal triangle: no token reads padding or what comes after it."""
         n, device = tokens.x.shape[1], tokens.x.device
-        if tokens.mask is None and (not self.causal or tokens.past == 0 or n == 1):
+        if tokens.mask is None and (not self.causal or n == 1 or (tokens.past == 0 and not explicit)):
             return None
         own = torch.arange(n, device=device)[:, None] + tokens.past  # n 1
         frm = torch.arange(seen, device=device)  # t

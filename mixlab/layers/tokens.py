@@ -63,6 +63,10 @@ class Tokens:
             return self.positions[:, -n:]
         return torch.arange(self.past, self.past + n, device=self.x.device)[None]
 
+    def seen_places(self, seen: int) -> Int[Tensor, "#b t"]:
+        """The positions of all tokens that this call may read, those in the cache first."""
+        return torch.arange(seen, device=self.x.device)[None] if self.positions is None else self.positions
+
     def keep(self, kind: str, value: Callable[[], Tensor]) -> None:
         """Record an intermediate under the present layer if somebody asked for its kind."""
         if self.record is not None and kind in self.record.wanted:
