@@ -16,11 +16,12 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Rename:
-    """Foreign names that match `pattern` become `name` (with \\1, \\2 from the pattern), their tensors `change`d."""
+    """Foreign names that match `pattern` become `name` (with \\1, \\2 from the pattern), their tensors `change`d; `restore` undoes that."""
 
     pattern: str
     name: str
     change: Callable[[Tensor], Tensor] | None = None
+    restore: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Importer:
     task: Callable[[Mapping[str, Tensor]], str]
     renames: Sequence[Rename]
     prepare: Callable[[State], State] = dict  # what renaming one tensor at a time cannot do
+    finish: Callable[[State], State] | None = None  # the way back: undoes `prepare`; None: weights come in only
     note: str = ""  # what the file cannot tell, and what is assumed
 
 
@@ -55,9 +57,14 @@ def modules(prefix: str, names: Mapping[str, str], blocks: str = "model.body.blo
     return [Rename(prefix + re.escape(theirs) + both, rf"{blocks}.\1.{ours}.\2") for theirs, ours in names.items()]
 
 
-def tensors(prefix: str, names: Mapping[str, str], change: Callable[[Tensor], Tensor] | None = None) -> list[Rename]:
+def tensors(
+    prefix: str,
+    names: Mapping[str, str],
+    change: Callable[[Tensor], Tensor] | None = None,
+    restore: Callable[[Tensor], Tensor] | None = None,
+) -> list[Rename]:
     """Renames of single tensors inside the blocks."""
-    return [Rename(prefix + re.escape(theirs), rf"model.body.blocks.\1.{ours}", change) for theirs, ours in names.items()]
+    return [Rename(prefix + re.escape(theirs), rf"model.body.blocks.\1.{ours}", change, restore) for theirs, ours in names.items()]
 
 
 def image_settings(settings: dict[str, Any], patch: int, channels: int, labels: int) -> dict[str, Any]:
