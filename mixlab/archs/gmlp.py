@@ -164,6 +164,13 @@ def _per_head(tensor: Tensor) -> Tensor:
     return tensor.squeeze(-1)[None] if tensor.dim() == 3 else tensor[None]
 
 
+def _of_one_head(tensor: Tensor) -> Tensor:
+    """The way back; more heads than one have none."""
+    if len(tensor) != 1:
+        raise MixlabError(f"a gate of {len(tensor)} heads cannot be written for a library whose gate has one")
+    return tensor[0]
+
+
 def block_settings(state: Mapping[str, Tensor], expand: str, weight: str) -> dict[str, Any]:
     """What the shapes of a foreign stack imply; `expand` and `weight` match U and W, with the layer as first group."""
     intermediate, hidden = shape_of(state, expand)
@@ -270,8 +277,8 @@ IMPORTERS = [
         renames=[
             Rename(r"stem\.proj\.(weight|bias)", r"model.stem.projection.\1"),
             *modules(TIMM, {"norm": "norm", "mlp_channels.fc1": "U", "mlp_channels.gate.norm": "gate.norm", "mlp_channels.fc2": "V"}),
-            *tensors(TIMM, {"mlp_channels.gate.proj.weight": "gate.spatial.weight"}, _per_head),
-            *tensors(TIMM, {"mlp_channels.gate.proj.bias": "gate.bias"}, _per_head),
+            *tensors(TIMM, {"mlp_channels.gate.proj.weight": "gate.spatial.weight"}, _per_head, _of_one_head),
+            *tensors(TIMM, {"mlp_channels.gate.proj.bias": "gate.bias"}, _per_head, _of_one_head),
             Rename(r"norm\.(weight|bias)", r"model.body.norm.\1"),
             Rename(r"head\.(weight|bias)", r"classifier.\1"),
         ],
