@@ -70,6 +70,7 @@ class Block(gmlp.Block):
             qkv_bias=config.qkv_bias,
             dropout=config.attention_dropout,
         )
+        self.order = config.traits.order
 
     def forward(self, tokens: Tokens) -> Tokens:
         x = self.norm(tokens.x)  # b n d

@@ -35,7 +35,7 @@ class SelfAttention(nn.Module):
     `logit_bias` is a `LogitBias` module. `qk_norm` makes a norm for queries and for keys, given the channels of a head.
     """
 
-    order = 3
+    order = 3  # the degree of the mixing in its input
 
     def __init__(
         self,

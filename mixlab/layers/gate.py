@@ -71,6 +71,11 @@ class SpatialGate(nn.Module):
         self.bias = nn.Parameter(torch.empty(heads, length))
         self.reset_parameters()
 
+    @property
+    def order(self) -> int:
+        """The degree of the mixing in its input."""
+        return 2 if self.gate in ("multiplicative", "split") else 1
+
     def reset_parameters(self) -> None:
         nn.init.constant_(self.bias, self.bias_init)
 
