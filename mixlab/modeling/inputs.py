@@ -18,6 +18,11 @@ def tracing() -> bool:
     return torch.compiler.is_compiling() or torch.compiler.is_exporting()
 
 
+def check_tensor(given: object, what: str) -> None:
+    if not isinstance(given, Tensor):
+        raise MixlabError(f"{what} must be a tensor, got a {type(given).__name__}; wrap it in torch.tensor(...)")
+
+
 def check_ids(ids: Tensor, size: int, what: str) -> None:
     """Token or segment ids: b n whole numbers below `size`."""
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.dtype not in WHOLE:
@@ -36,12 +41,14 @@ def check_segments(config: MixerConfig, segments: Tensor, expected: torch.Size) 
 
 
 def check_embedded(config: MixerConfig, embedded: Tensor) -> None:
+    check_tensor(embedded, "inputs_embeds")
     if embedded.dim() != 3 or embedded.shape[-1] != config.stem_size:
         raise MixlabError(f"inputs_embeds of shape {tuple(embedded.shape)}, expected (batch, tokens, {config.stem_size})")
 
 
 def check_labels(labels: Tensor, expected: torch.Size, classes: int) -> None:
     """A whole number below `classes` for each token or sample, or IGNORED. Only the loss would notice, and a GPU would abort."""
+    check_tensor(labels, "labels")
     if labels.shape != expected:
         raise MixlabError(f"labels of shape {tuple(labels.shape)}, expected {tuple(expected)}, {IGNORED} where none is scored")
     if labels.dtype not in WHOLE:
@@ -55,6 +62,7 @@ def check_labels(labels: Tensor, expected: torch.Size, classes: int) -> None:
 
 def check_classes(config: MixerConfig, labels: Tensor, batch: int) -> None:
     """Labels of whole samples, for the loss that transformers chooses by `problem_type`, the number of labels and their type."""
+    check_tensor(labels, "labels")
     classes = config.num_labels or 0
     single = config.problem_type == "single_label_classification" or (config.problem_type is None and classes > 1 and labels.dtype in WHOLE)
     if single:
@@ -74,6 +82,7 @@ def check_length(config: MixerConfig, total: int) -> None:
 
 
 def check_pixels(config: MixerConfig, pixels: Tensor) -> None:
+    check_tensor(pixels, "pixel_values")
     expected = (config.num_channels, config.image_size, config.image_size)
     if pixels.dim() != 4 or tuple(pixels.shape[1:]) != expected:
         raise MixlabError(
@@ -86,6 +95,7 @@ def read_mask(config: MixerConfig, mask: Tensor | None, batch: int, total: int) 
     """The mask as booleans, or None where it hides nothing."""
     if mask is None:
         return None
+    check_tensor(mask, "attention_mask")
     if tuple(mask.shape) != (batch, total):
         raise MixlabError(f"attention_mask of shape {tuple(mask.shape)}, expected ({batch}, {total}): 0 or 1 per token, past included")
     given, mask = mask, mask.bool()
