@@ -33,8 +33,8 @@ class SelfAttention(nn.Module):
         kinds: tuple[str, ...] = ("attention",),
     ) -> None:
         super().__init__()
-        if heads < 1 or d_attn % heads:
-            raise MixlabError(f"attention width {d_attn} cannot be split into {heads} heads; choose a multiple")
+        if d_attn < 1 or heads < 1 or d_attn % heads:
+            raise MixlabError(f"attention width {d_attn} cannot be split into {heads} heads; choose a multiple of at least 1")
         self.heads, self.causal, self.dropout, self.kinds = heads, causal, dropout, kinds
         self.qkv = nn.Linear(d_in, 3 * d_attn, bias=qkv_bias)
         self.out = nn.Linear(d_attn, d_out)
