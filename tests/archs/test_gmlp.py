@@ -99,6 +99,18 @@ def test_every_setting_reaches_the_layer_that_it_is_about() -> None:
         torch.testing.assert_close(block.activation(x), torch.nn.GELU("tanh")(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("final_norm", [True, False])
+def test_the_last_block_is_followed_by_a_norm_unless_told_otherwise(final_norm: bool) -> None:
+    model = moved(small(final_norm=final_norm))
+    left: list[Tensor] = []
+    model.body.blocks[-1].register_forward_hook(lambda _module, _inputs, output: left.append(output.x))
+    answer = model(torch.randint(0, 50, (2, 6))).last_hidden_state
+    centred = left[0] - left[0].mean(-1, keepdim=True)
+    normed = centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    wanted = normed * model.body.norm.weight + model.body.norm.bias if final_norm else left[0]
+    torch.testing.assert_close(answer, wanted, rtol=0, atol=1e-5)
+
+
 def test_blocks_do_not_share_parameters() -> None:
     model = small()
     names = [name for name, _ in model.body.named_parameters(remove_duplicate=True)]
