@@ -148,6 +148,9 @@ def test_every_architecture_has_a_small_preset_for_text_and_for_images_where_it_
         (lambda: mixlab.create("gmlp"), "its presets: gmlp-ti16-224"),
         (lambda: mixlab.create("gmlp-tiny", task="masked-ml"), "did you mean 'masked-lm'?"),
         (lambda: mixlab.create("gmlp-tiny", task="image-classification"), "it can do: features, masked-lm"),
+        (lambda: mixlab.create("gmlp-tiny", task=["masked-lm"]), "unknown task ['masked-lm']"),  # type: ignore[arg-type]
+        (lambda: mixlab.account("gmlp-tiny", task=["masked-lm"]), "unknown task ['masked-lm']"),  # type: ignore[arg-type]
+        (lambda: mixlab.account("gmlp-tiny", length=True), "outside 1..128"),
         (lambda: mixlab.config("gmlp-tiny", hidden_sizee=3), "did you mean 'hidden_size'?"),
         (lambda: mixlab.config("gmlp-tiny", hidden_size="big"), "expected int, got str"),
         (lambda: mixlab.config("gmlp-tiny", intermediate_size=513), "odd"),

@@ -53,8 +53,8 @@ class SelfAttention(nn.Module):
         qk_norm: type[nn.Module] | None = None,
     ) -> None:
         super().__init__()
-        if heads < 1 or d_attn % heads:
-            raise MixlabError(f"attention width {d_attn} cannot be split into {heads} heads; choose a multiple")
+        if d_attn < 1 or heads < 1 or d_attn % heads:
+            raise MixlabError(f"attention width {d_attn} cannot be split into {heads} heads; choose a multiple of at least 1")
         self.heads, self.causal, self.dropout, self.kinds = heads, causal, dropout, kinds
         self.qkv = nn.Linear(d_in, 3 * d_attn, bias=qkv_bias)
         self.q_norm = qk_norm(d_attn // heads) if qk_norm else nn.Identity()

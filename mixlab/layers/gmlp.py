@@ -40,6 +40,8 @@ class GMLPBlock(nn.Module):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise unknown("activation", activation, ACTIVATIONS)
+        if d < 1:
+            raise MixlabError(f"a block of {d} channels; give at least 1")
         self.norm = nn.LayerNorm(d, eps=eps)
         self.U = nn.Linear(d, d_ffn)
         self.activation = ACTIVATIONS[activation]
@@ -60,6 +62,8 @@ class GMLPBlock(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | Int[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
+        if x.dim() != 3 or x.shape[-1] != self.U.in_features:
+            raise MixlabError(f"x of shape {tuple(x.shape)}, expected (batch, tokens, {self.U.in_features})")
         if mask is None:
             return self.residual(Tokens(x))
         if mask.shape != x.shape[:2]:

@@ -54,7 +54,7 @@ def model_classes(arch: str) -> dict[str, type[MixerPreTrainedModel]]:
 
 
 def model_class(arch: str, task: str) -> type[MixerPreTrainedModel]:
-    if task not in TASK_HEADS:
+    if task not in tuple(TASK_HEADS):  # a tuple also says no to what cannot be hashed
         raise unknown("task", task, TASK_HEADS)
     return model_classes(arch)[task]
 

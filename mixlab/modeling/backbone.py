@@ -65,7 +65,7 @@ class MixerPreTrainedModel(StrictLoading, PreTrainedModel):
     def resize_length(self, n: int) -> str:
         """Change, in place, how many tokens the model reads at most (an image: its patches), and say what was done."""
         config, grids, length = self.config, None, n
-        if not isinstance(n, int) or not 1 <= n <= LARGEST:
+        if type(n) is not int or not 1 <= n <= LARGEST:
             raise MixlabError(f"resize_length({n!r}): give at least 1 and at most {LARGEST}, a whole number")
         if config.modality == "image":
             side = round(n**0.5)

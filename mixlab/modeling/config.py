@@ -139,7 +139,7 @@ class MixerConfig(PreTrainedConfig):
     def _check_inherited(self, torch_dtype: object, num_labels: object) -> None:
         """transformers' own fields, which it reads without looking."""
         for dtype in (self.dtype, torch_dtype):
-            if isinstance(dtype, str) and dtype.removeprefix("torch.") not in DTYPES:
+            if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
                 raise MixlabError(f"dtype {dtype!r} is not a type of weights; known: {', '.join(DTYPES)}")
         if self.problem_type not in (None, *PROBLEM_TYPES):
             raise unknown("problem_type", self.problem_type, PROBLEM_TYPES)

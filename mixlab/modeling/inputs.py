@@ -27,6 +27,11 @@ def check_kind(config: MixerConfig, given: Mapping[str, Tensor | None]) -> None:
         raise MixlabError(f"this model reads {config.modality}: give {' or '.join(read)}, not {name}")
 
 
+def check_tensor(given: object, what: str) -> None:
+    if not isinstance(given, Tensor):
+        raise MixlabError(f"{what} must be a tensor, got a {type(given).__name__}; wrap it in torch.tensor(...)")
+
+
 def check_ids(ids: Tensor, size: int, what: str) -> None:
     """Token or segment ids: b n whole numbers below `size`."""
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.dtype not in WHOLE:
@@ -45,12 +50,14 @@ def check_segments(config: MixerConfig, segments: Tensor, expected: torch.Size) 
 
 
 def check_embedded(config: MixerConfig, embedded: Tensor) -> None:
+    check_tensor(embedded, "inputs_embeds")
     if embedded.dim() != 3 or embedded.shape[-1] != config.stem_size:
         raise MixlabError(f"inputs_embeds of shape {tuple(embedded.shape)}, expected (batch, tokens, {config.stem_size})")
 
 
 def check_labels(labels: Tensor, expected: torch.Size, classes: int) -> None:
     """A whole number below `classes` for each token or sample, or IGNORED. Only the loss would notice, and a GPU would abort."""
+    check_tensor(labels, "labels")
     if labels.shape != expected:
         raise MixlabError(f"labels of shape {tuple(labels.shape)}, expected {tuple(expected)}, {IGNORED} where none is scored")
     if labels.dtype not in WHOLE:
@@ -64,6 +71,7 @@ def check_labels(labels: Tensor, expected: torch.Size, classes: int) -> None:
 
 def check_classes(config: MixerConfig, labels: Tensor, batch: int) -> None:
     """Labels of whole samples, for the loss that transformers chooses by `problem_type`, the number of labels and their type."""
+    check_tensor(labels, "labels")
     classes = config.num_labels or 0
     single = config.problem_type == "single_label_classification" or (config.problem_type is None and classes > 1 and labels.dtype in WHOLE)
     if single:
@@ -84,6 +92,7 @@ def check_length(config: MixerConfig, total: int) -> None:
 
 
 def check_pixels(config: MixerConfig, pixels: Tensor) -> None:
+    check_tensor(pixels, "pixel_values")
     if pixels.dim() != 4 or pixels.shape[1] != config.num_channels:
         raise MixlabError(f"pixel_values of shape {tuple(pixels.shape)}, expected (batch, {config.num_channels}, height, width)")
     height, width = pixels.shape[2:]
@@ -96,6 +105,7 @@ def check_pixels(config: MixerConfig, pixels: Tensor) -> None:
 
 def check_frames(config: MixerConfig, frames: Tensor, mask: Tensor | None) -> None:
     """Sound: b frames of num_mel_bins; padding stands behind, since the stem joins neighbours."""
+    check_tensor(frames, "input_features")
     if frames.dim() != 3 or frames.shape[-1] != config.num_mel_bins or not frames.is_floating_point():
         raise MixlabError(
             f"input_features are {frames.dtype} {tuple(frames.shape)}, expected floats (batch, frames, {config.num_mel_bins})"
@@ -112,6 +122,7 @@ def read_mask(config: MixerConfig, mask: Tensor | None, batch: int, total: int) 
     """The mask as booleans, or None where it hides nothing."""
     if mask is None:
         return None
+    check_tensor(mask, "attention_mask")
     if tuple(mask.shape) != (batch, total):
         raise MixlabError(f"attention_mask of shape {tuple(mask.shape)}, expected ({batch}, {total}): 0 or 1 per token, past included")
     given, mask = mask, mask.bool()

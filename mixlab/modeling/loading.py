@@ -11,6 +11,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from mixlab import registry
 from mixlab.errors import MixlabError, one_line
+from mixlab.modeling.tasks import TASK_HEADS
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
@@ -31,7 +32,7 @@ def stored_config(folder: Path) -> dict[str, Any]:
         raise MixlabError(f"{folder} holds no config.json; give a folder written by save_pretrained")
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MixlabError(f"{folder / 'config.json'} is not JSON ({one_line(error)}); restore it, or save the model again") from error
     if not isinstance(config, dict):
         raise MixlabError(f"{folder / 'config.json'} is not a JSON object; give a folder written by save_pretrained")
@@ -56,7 +57,8 @@ def check_folder(folder: Path) -> dict[str, Any]:
 class StrictLoading:
     """Put before PreTrainedModel: `from_pretrained` refuses what transformers would only warn about.
 
-    A head may be new (finetuning) or left behind (features only), since tasks share backbones. The backbone must fit exactly.
+    A head may be new (finetuning) or left behind (features only), since tasks share backbones. The backbone must fit exactly, and so
+    must the head of a checkpoint of the same class; what belongs to no head at all is refused.
     What is stored in another size is refused as well, unless `ignore_mismatched_sizes=True` asks for new weights in its place.
     """
 
@@ -103,12 +105,13 @@ def _check_fit(model: Any, info: dict[str, Any], place: Path, other_sizes: bool)
         raise MisfitError(
             f"{place}: {name} is stored as {tuple(stored)}, but the configuration needs {tuple(ours)}; the files do not belong together"
         )
-    missing = [name for name in info["missing_keys"] if name.startswith(prefix) or not has_head]
+    stored_with_head = type(model).__name__ in (model.config.architectures or ())
+    missing = [name for name in info["missing_keys"] if name.startswith(prefix) or stored_with_head or not has_head]
     if missing:
         raise MixlabError(f"{place} lacks {some(missing)}; the checkpoint is incomplete or of another configuration")
-    # Left behind: the heads of other tasks. Anything under the backbone's names must be used.
-    inside = (prefix, "stem.", "body.")
-    extra = [name for name in info["unexpected_keys"] if name.startswith(inside)]
+    # Left behind: the heads of other tasks. Anything else must be used.
+    heads = {part for head in TASK_HEADS.values() for part in head.parts}
+    extra = [name for name in info["unexpected_keys"] if name.partition(".")[0] not in heads]
     if extra:
         raise MixlabError(f"{place} holds {some(extra)}, which this model does not have; the checkpoint is of another configuration")
 

@@ -82,6 +82,35 @@ def test_a_new_model_is_its_feed_forward_network() -> None:
         torch.testing.assert_close(block(Tokens(x)).x, x + block.V(u), rtol=0, atol=0.05 * float(block.V(u).abs().max()))
 
 
+def test_every_setting_reaches_the_layer_that_it_is_about() -> None:
+    settings = {"layer_norm_eps": 1e-3, "gate_norm_eps": 1e-4, "hidden_dropout": 0.1, "attention_dropout": 0.2, "drop_path": 0.3}
+    shapes = {"gate_heads": 4, "num_attention_heads": 2, "qkv_bias": False, "spatial_bias_init": 0.5, "gate_activation": "tanh"}
+    model = mixlab.create("amlp-tiny", task="causal-lm", hidden_act="gelu_pytorch_tanh", num_hidden_layers=2, **settings, **shapes)
+    assert model.model.body.norm.eps == 1e-3
+    for block in model.model.body.blocks:
+        assert (block.norm.eps, block.gate.norm.eps) == (1e-3, 1e-4)
+        assert (block.dropout.p, block.drop_path.rate, block.attention.dropout) == (0.1, 0.3, 0.2)
+        assert (block.gate.spatial.heads, block.attention.heads, block.attention.qkv.bias) == (4, 2, None)
+        assert block.gate.spatial.causal
+        assert block.attention.causal
+        assert block.gate.activation == "tanh"
+        assert bool((block.gate.bias == 0.5).all())
+        x = torch.linspace(-3, 3, 7)
+        torch.testing.assert_close(block.activation(x), torch.nn.GELU("tanh")(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("final_norm", [True, False])
+def test_the_last_block_is_followed_by_a_norm_unless_told_otherwise(final_norm: bool) -> None:
+    model = moved(small(final_norm=final_norm))
+    left: list[Tensor] = []
+    model.body.blocks[-1].register_forward_hook(lambda _module, _inputs, output: left.append(output.x))
+    answer = model(torch.randint(0, 50, (2, 6))).last_hidden_state
+    centred = left[0] - left[0].mean(-1, keepdim=True)
+    normed = centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    wanted = normed * model.body.norm.weight + model.body.norm.bias if final_norm else left[0]
+    torch.testing.assert_close(answer, wanted, rtol=0, atol=1e-5)
+
+
 def test_blocks_do_not_share_parameters() -> None:
     model = small()
     names = [name for name, _ in model.body.named_parameters(remove_duplicate=True)]
@@ -209,6 +238,25 @@ def test_wrong_inputs_are_refused_in_one_line(inputs: dict[str, Tensor], said: s
 
 
 TEXTS = torch.zeros(2, 5, dtype=torch.long)
+LISTED: list[tuple[str, dict[str, Any]]] = [  # task, and an input that somebody forgot to make a tensor
+    ("masked-lm", {"input_ids": [[1, 2]]}),
+    ("masked-lm", {"input_ids": TEXTS, "attention_mask": [[1] * 5] * 2}),
+    ("masked-lm", {"inputs_embeds": [[0.5]]}),
+    ("masked-lm", {"input_ids": TEXTS, "labels": [[1] * 5] * 2}),
+    ("sequence-classification", {"input_ids": TEXTS, "labels": [1, 0]}),
+    ("image-classification", {"pixel_values": [0.5]}),
+    ("image-classification", {"pixel_values": torch.zeros(1, 3, 32, 32), "labels": 3}),
+]
+
+
+@pytest.mark.parametrize(("task", "inputs"), LISTED)
+def test_what_is_no_tensor_is_refused_in_one_line(task: str, inputs: dict[str, Any]) -> None:
+    model = mixlab.create("gmlp-tiny-image", num_hidden_layers=1) if task.startswith("image") else small(task=task)
+    with pytest.raises(MixlabError, match=r"must be a tensor.*, got a (list|int)") as caught:
+        model(**inputs)
+    assert "\n" not in str(caught.value)
+
+
 LABELS: list[tuple[str, dict[str, Tensor], str]] = [  # task, labels, what the refusal says
     ("masked-lm", {"labels": torch.full((2, 5), 50)}, "labels hold 50, outside 0..49"),
     ("masked-lm", {"labels": torch.full((2, 5), -1)}, "labels hold -1"),
@@ -254,10 +302,13 @@ def test_wrong_labels_of_an_image_are_refused() -> None:
         mixlab.create("gmlp-tiny-image", num_hidden_layers=1)(pixel_values=torch.zeros(1, 3, 32, 32), labels=torch.tensor([10]))
 
 
-@pytest.mark.parametrize("length", [0, -3, 2**24 + 1, 2.5, "9"])
+@pytest.mark.parametrize("length", [0, -3, 2**24 + 1, 2.5, "9", True])
 def test_a_length_that_is_none_is_refused(length: Any) -> None:
+    model = small()
+    before = model.config.length
     with pytest.raises(MixlabError, match="a whole number"):
-        small().resize_length(length)
+        model.resize_length(length)
+    assert {block.gate.length for block in model.base_model.body.blocks} == {model.config.length} == {before}
 
 
 def test_segments_are_read_where_a_model_has_them() -> None:

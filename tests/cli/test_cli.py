@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 import mixlab
 from mixlab import cli
+from mixlab.cli import doctor
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -154,6 +156,26 @@ def test_doctor_ends_well() -> None:
     found = json.loads(run("doctor", "--json").stdout)
     assert found["forward_pass"] is True
     assert found["packages"]["torch"]
+
+
+def test_doctor_knows_what_is_needed() -> None:
+    wanted = re.search(r"\ndependencies = \[(.*?)\n\]", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.DOTALL)
+    assert wanted is not None
+    assert set(re.findall(r'"([\w-]+)', wanted[1])) == set(doctor.REQUIRED)
+
+
+def test_doctor_names_the_remedy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a package that is needed, or with one that does not fit, it says so instead of breaking down itself."""
+
+    def broken(*_: object) -> None:
+        raise ImportError("libcudart.so: cannot open\nshared object file")
+
+    monkeypatch.setattr(doctor, "version", lambda name: None if name == "scipy" else "1.0")
+    monkeypatch.setattr(mixlab, "create", broken)
+    doctor.main()
+    told = capsys.readouterr().out
+    assert "not installed, and needed: pip install scipy" in told
+    assert "ImportError: libcudart.so: cannot open shared object file" in told
 
 
 def test_the_demo_ends_with_a_report(tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def test_dropout_only_in_training():
     assert torch.equal(attend(x), attend(x))
 
 
-@pytest.mark.parametrize("heads", [0, 3])
-def test_heads_that_do_not_divide(heads):
-    with pytest.raises(MixlabError, match=f"10 cannot be split into {heads} heads") as caught:
-        SelfAttention(8, 8, 10, heads=heads)
+@pytest.mark.parametrize(("width", "heads"), [(10, 0), (10, 3), (0, 1)])
+def test_heads_that_do_not_divide(width, heads):
+    with pytest.raises(MixlabError, match=f"{width} cannot be split into {heads} heads") as caught:
+        SelfAttention(8, 8, width, heads=heads)
     assert "\n" not in str(caught.value)

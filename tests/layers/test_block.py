@@ -200,6 +200,9 @@ MISTAKES = {
     "gate": (lambda: GMLPBlock(4, 8, 3, gate="splitt"), "did you mean 'split'"),
     "structure": (lambda: GMLPBlock(4, 8, 3, structure="circulant"), "unknown structure 'circulant'"),
     "activation": (lambda: GMLPBlock(4, 8, 3, activation="gelu_new"), "'gelu_new'"),
+    "no channels": (lambda: GMLPBlock(0, 8, 3), "a block of 0 channels"),
+    "another width": (lambda: GMLPBlock(4, 8, 3)(torch.zeros(1, 3, 5)), r"x of shape \(1, 3, 5\), expected \(batch, tokens, 4\)"),
+    "no batch": (lambda: GMLPBlock(4, 8, 3)(torch.zeros(3, 4)), r"x of shape \(3, 4\)"),
     "long": (lambda: GMLPBlock(4, 8, 3)(torch.zeros(1, 4, 4)), "4 tokens, but this gate reads at most 3"),
     "mask": (lambda: GMLPBlock(4, 8, 3)(torch.zeros(1, 3, 4), torch.ones(1, 2)), r"mask of shape \(1, 2\), expected \(1, 3\)"),
 }

@@ -163,7 +163,7 @@ def test_resize_image(prefix):
     gate = SpatialGate(4, prefix + 9, init_std=0.1).double()
     with torch.no_grad():
         gate.spatial.weight.fill_(0.3)
-        gate.bias[:, prefix:] = 0.7
+        gate.bias[:, :prefix], gate.bias[:, prefix:] = 0.2, 0.7
     token = random_input(1, 1, 4)
     before = gate(token.expand(1, prefix + 9, 4))
     gate.resize(prefix + 25, (3, 5), prefix)
