@@ -43,10 +43,19 @@ class Job:
     steps: int = 24
     save_every: int = 5
     dropout: float = 0.1
+    shard: bool = False
 
     def settings(self, **changes: Any) -> TrainingSettings:
         own = {"steps": self.steps, "batch_size": 8, "accumulation": self.accumulation, "workers": self.workers}
-        own |= {"save_every": self.save_every, "keep": 2, "warmup": 3, "log_every": 2, "learning_rate": 1e-2, "seed": 3}
+        own |= {
+            "save_every": self.save_every,
+            "keep": 2,
+            "warmup": 3,
+            "log_every": 2,
+            "learning_rate": 1e-2,
+            "seed": 3,
+            "shard": self.shard,
+        }
         return TrainingSettings(**{**own, **changes})
 
     def model(self) -> Any:
@@ -138,9 +147,10 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=float, default=value)
     for name, default in (("workers", 0), ("accumulation", 1), ("steps", 24), ("save-every", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--shard", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    job = Job(options.task, options.workers, options.accumulation, options.steps, options.save_every, options.dropout)
+    job = Job(options.task, options.workers, options.accumulation, options.steps, options.save_every, options.dropout, options.shard)
     if "KILL_AT" in os.environ:
         checkpoints.stage_hook = kill_at(os.environ["KILL_AT"])
     try:
