@@ -102,7 +102,8 @@ class Pause(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.seconds:
-            print(f"step {state.global_step}", flush=True)
+            if state.is_world_process_zero:  # lines of two processes would mix
+                print(f"step {state.global_step}", flush=True)
             time.sleep(self.seconds)
 
 
@@ -125,8 +126,8 @@ def digest(trainer: MixTrainer, folder: Path) -> dict[str, str]:
     return {"weights": weights.hexdigest(), "optimizer": state.hexdigest(), "random": random.hexdigest(), "step": newest.name}
 
 
-def kill_at(point: str) -> Callable[[str], None]:
-    """A stage hook that ends this process at `<hook>:<n>`."""
+def kill_at(point: str, tell: bool = False) -> Callable[[str], None]:
+    """A stage hook that ends this process at `<hook>:<n>`, and may tell when."""
     hook, _, count = point.partition(":")
     seen = 0
 
@@ -134,6 +135,8 @@ def kill_at(point: str) -> Callable[[str], None]:
         nonlocal seen
         seen += name == hook
         if name == hook and seen == int(count):
+            if tell:
+                print(f"killed {time.time()}", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
     return strike
@@ -152,7 +155,7 @@ def main() -> int:
     torch.set_num_threads(1)
     job = Job(options.task, options.workers, options.accumulation, options.steps, options.save_every, options.dropout, options.shard)
     if "KILL_AT" in os.environ:
-        checkpoints.stage_hook = kill_at(os.environ["KILL_AT"])
+        checkpoints.stage_hook = kill_at(os.environ["KILL_AT"], tell=True)
     try:
         trainer = train(options.folder, job, callbacks=[Pause(options.pause)])
     except MixlabError as error:
