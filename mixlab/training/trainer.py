@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import PrinterCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
-from transformers.utils import logging
 
 from mixlab.data.sampling import StatelessSampler
 from mixlab.errors import MixlabError, one_line
 from mixlab.training import checkpoints, loading, ranks, sharding, state
+from mixlab.training.contexts import deterministic, quiet_bars
 from mixlab.training.guard import BadStepError, Guard, Rollback, Snapshot, Verdict
 from mixlab.training.interrupt import EvaluationLeft, Interrupt, Interrupted
 from mixlab.training.meter import Meter
@@ -351,33 +351,3 @@ def _innermost_sampler(loader: Any) -> Any:
     while sampler is not None and not hasattr(sampler, "set_epoch"):
         sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
     return sampler
-
-
-@contextlib.contextmanager
-def deterministic(wanted: bool) -> Iterator[None]:
-    """Kernels that repeat to the bit, where torch has them; it warns where it has not."""
-    if not wanted:
-        yield
-        return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    memory: Any = torch.utils.deterministic  # pyright: ignore[reportAttributeAccessIssue] (its attribute is made at run time)
-    filled, memory.fill_uninitialized_memory = memory.fill_uninitialized_memory, False
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        memory.fill_uninitialized_memory = filled
-
-
-@contextlib.contextmanager
-def quiet_bars() -> Iterator[None]:
-    """A save draws no bar of its own."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
