@@ -47,6 +47,7 @@ slow: setup oracles judge
 
 bench: setup
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/labelled_logits.py
 
 docs: setup judge
 	$(BIN)/python docs/tables.py

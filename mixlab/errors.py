@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 
 class MixlabError(ValueError):
-    """Something the user can mend; the command line prints it without a traceback and exits with 1."""
+    """Something the user can mend; the command line prints it without a traceback and exits with `exit_code`."""
+
+    exit_code = 1
 
 
 def unknown(kind: str, name: object, known: Iterable[str], hint: str = "") -> MixlabError:

@@ -1,6 +1,6 @@
 """The command line. Every file in this folder is a command: its docstring is the help, its `main` takes the options.
 
-Exit codes: 0 done; 1 an error, told in one line; 2 wrong usage; 130 interrupted.
+Exit codes: 0 done; 1 an error, told in one line; 2 wrong usage; 3 no valid checkpoint is left; 130 interrupted.
 A trailing underscore keeps a file off a name of Python's own.
 """
 
@@ -50,9 +50,9 @@ def main(argv: list[str] | None = None) -> None:
     try:
         run(name, options)
     except MixlabError as error:
-        fail(str(error), error, debug)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        fail(str(error), error, debug, error.exit_code)
+    except KeyboardInterrupt as stop:
+        print(one_line(stop) or "interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -75,8 +75,8 @@ def run(name: str, options: list[str]) -> None:
     tyro.cli(module.main, args=options, prog=f"mixlab {name}", description=module.__doc__, config=(tyro.conf.OmitArgPrefixes,))
 
 
-def fail(message: str, error: BaseException, debug: bool) -> None:
+def fail(message: str, error: BaseException, debug: bool, code: int = 1) -> None:
     if debug:
         raise error
     print(f"error: {one_line(message)}", file=sys.stderr)
-    sys.exit(1)
+    sys.exit(code)

@@ -7,6 +7,7 @@ is unfinished work that the next start removes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -38,6 +39,16 @@ class NoValidCheckpointError(MixlabError):
 
 def stage_hook(name: str) -> None:
     """Called between the steps of a save: staged, filled, hashed, fsynced, renamed, rotated. Tests kill the process here."""
+
+
+@contextlib.contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """What the disk refuses becomes one line that names the place."""
+    try:
+        yield
+    except OSError as error:
+        why = one_line(error.strerror or error)
+        raise MixlabError(f"{path} cannot be written: {why}; mend that and run the same command again, or choose another folder") from error
 
 
 def name_of(step: int) -> str:

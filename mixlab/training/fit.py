@@ -55,7 +55,8 @@ def fit(
             described = dict(recipe or {}) | {"settings": settings.as_dict(), "model": _described(model)}
             run.begin(described, fingerprints or {}, allow_changes=allow_changes)
             if tokenizer is not None:
-                _replace(run.tokenizer, tokenizer.save_pretrained)
+                with checkpoints.writing_to(run.tokenizer):
+                    _replace(run.tokenizer, tokenizer.save_pretrained)
         metrics = MetricsFile(run.metrics)
         trainer = MixTrainer(
             model,

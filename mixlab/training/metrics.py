@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import time
 from pathlib import Path
 from typing import Any, TextIO
+
+from mixlab.training.checkpoints import writing_to
 
 SYNC_EVERY = 5.0  # seconds between two requests that the disk confirm
 
@@ -24,23 +27,27 @@ class MetricsFile:
         """Drop what was reported after a step (it will be reported again), and a last line that was cut off."""
         self.close()
         kept = [line for line in _lines(self.path) if line["step"] <= step and line["kind"] != "end"]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        staged = self.path.with_name(f".{self.path.name}-staged")
-        staged.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        os.replace(staged, self.path)
+        with writing_to(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            staged = self.path.with_name(f".{self.path.name}-staged")
+            staged.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+            os.replace(staged, self.path)
 
     def append(self, step: int, kind: str, **values: Any) -> None:
-        if self._file is None:
-            self._file = self.path.open("a", encoding="utf-8")
-        self._file.write(json.dumps({"step": step, "kind": kind, **{name: _plain(value) for name, value in values.items()}}) + "\n")
-        self._file.flush()
-        if time.monotonic() - self._synced > SYNC_EVERY:
-            os.fsync(self._file.fileno())
-            self._synced = time.monotonic()
+        line = json.dumps({"step": step, "kind": kind, **{name: _plain(value) for name, value in values.items()}})
+        with writing_to(self.path):
+            if self._file is None:
+                self._file = self.path.open("a", encoding="utf-8")
+            self._file.write(line + "\n")
+            self._file.flush()
+            if time.monotonic() - self._synced > SYNC_EVERY:
+                os.fsync(self._file.fileno())
+                self._synced = time.monotonic()
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what a full disk did not take was told when it was written
+                self._file.close()
             self._file = None
 
 

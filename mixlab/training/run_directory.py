@@ -39,14 +39,13 @@ class RunDirectory:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Be the only writer; a second one is refused. The lock of a dead one is taken over."""
-        try:
+        with checkpoints.writing_to(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = self._acquire()
-        except OSError as error:
-            raise MixlabError(f"{self.path} cannot be written: {one_line(error.strerror or error)}; choose another folder") from error
         try:
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
-            write_json(self.path / "writer.json", holder)
+            with checkpoints.writing_to(self.path):
+                write_json(self.path / "writer.json", holder)
             for folder in (self.path, self.checkpoints):
                 checkpoints.clean(folder)
             yield
@@ -81,15 +80,15 @@ class RunDirectory:
         if changes and not allow_changes:
             shown = "; ".join(changes[:4]) + (f"; and {len(changes) - 4} more" if len(changes) > 4 else "")
             raise MixlabError(f"{self.path} holds a run with other settings: {shown}; choose another folder, or allow changes")
-        write_json(self.path / "recipe.json", recipe)
-        write_json(self.path / "fingerprints.json", fingerprints)
         if others := self._compare("versions.json", versions()):
             checkpoints.log.warning("continuing on other ground (%s): the result will not be the same to the bit", "; ".join(others[:4]))
-        write_json(self.path / "versions.json", versions())
-        with (self.path / "command.txt").open("a", encoding="utf-8") as file:
-            file.write(f"{_now()}  {shlex.join(sys.argv)}\n")
-            for change in changes:
-                file.write(f"{_now()}  changed {change}\n")
+        with checkpoints.writing_to(self.path):
+            for name, content in (("recipe", recipe), ("fingerprints", fingerprints), ("versions", versions())):
+                write_json(self.path / f"{name}.json", content)
+            with (self.path / "command.txt").open("a", encoding="utf-8") as file:
+                file.write(f"{_now()}  {shlex.join(sys.argv)}\n")
+                for change in changes:
+                    file.write(f"{_now()}  changed {change}\n")
 
     def _compare(self, name: str, now: Mapping[str, Any], *, anew: bool = True) -> list[str]:
         try:

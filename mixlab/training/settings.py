@@ -50,6 +50,7 @@ class TrainingSettings:
     most_bad_steps: int = 20  # in a row, before `skip` and `rollback` give up
     bf16: bool = False
     compile: bool = False
+    shard: bool = False  # over several processes: each holds a slice of the model (FSDP2) instead of all of it
     deterministic: bool = True
     report_to: tuple[str, ...] = ()
 
@@ -68,6 +69,8 @@ class TrainingSettings:
             raise MixlabError(f"batch_size {self.batch_size} cannot be cut into {self.accumulation} equal parts; change accumulation")
         if self.spike and not self.spike > 1:
             raise MixlabError(f"spike is {self.spike}; give a factor above 1, or 0 for none")
+        if self.shard and self.compile:
+            raise MixlabError("shard and compile do not go together; leave one of them off")
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("policy on_bad_step", self.on_bad_step, POLICIES)
         for tracker in self.report_to:
@@ -131,8 +134,8 @@ class TrainingSettings:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For a recipe: plain values only."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        """For a recipe: plain values only. How the work is divided is no part of it, as the number of processes is not."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items() if name != "shard"}
 
 
 def check_bf16() -> None:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mixlab.errors import MixlabError, one_line
+from mixlab.training import sharding
 
 FORMAT = 1
 
@@ -106,7 +107,7 @@ def seed_everything(seed: int) -> None:
 def load_optimizer(optimizer: Any, tree: Mapping[str, Any]) -> None:
     """Refused when the state is that of another model or another optimizer."""
     try:
-        optimizer.load_state_dict(tree)
+        optimizer.load_state_dict(sharding.cut_optimizer(optimizer, tree))
     except (ValueError, KeyError) as error:
         raise MixlabError(f"the stored optimizer state does not fit this model: {one_line(error)}") from error
 
@@ -116,8 +117,9 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     stored: dict[str, Tensor] = {}
     for path in sorted(folder.glob("model*.safetensors")):
         stored.update(load_file(path))
+    targets = model.state_dict(keep_vars=True)
     try:
-        result = model.load_state_dict(stored, strict=False)
+        result = model.load_state_dict({name: sharding.cut(value, targets.get(name)) for name, value in stored.items()}, strict=False)
     except RuntimeError as error:
         raise MixlabError(f"the weights of {folder} do not fit this model: {one_line(error)}") from error
     named = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))

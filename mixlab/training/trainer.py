@@ -20,7 +20,8 @@ from transformers.trainer_utils import TrainOutput
 from mixlab.data.sampling import StatelessSampler
 from mixlab.errors import MixlabError, one_line
 from mixlab.modeling.quiet import quiet_bars
-from mixlab.training import checkpoints, loading, ranks, state
+from mixlab.training import checkpoints, loading, ranks, sharding, state
+from mixlab.training.deterministic import deterministic
 from mixlab.training.guard import BadStepError, Guard, Rollback, Snapshot, Verdict
 from mixlab.training.interrupt import EvaluationLeft, Interrupt, Interrupted
 from mixlab.training.meter import Meter
@@ -86,10 +87,37 @@ class MixTrainer(Trainer):
         """To the last step. True: from the newest valid checkpoint, if there is one; a path: from that; False: from the beginning."""
         with self._interrupt, deterministic(self.settings.deterministic):
             try:
-                return self._train_through_rollbacks(resume_from_checkpoint, ignore_keys_for_eval)
+                if self.settings.shard and ranks.world() > 1:
+                    self._shard()
+                output = self._train_through_rollbacks(resume_from_checkpoint, ignore_keys_for_eval)
+                if sharding.is_sharded(self._module()):
+                    self._make_whole()
+                return output
             except (MixlabError, Interrupted) as error:
                 traceback.clear_frames(error.__traceback__)  # lets go of the processes that load data
                 raise
+
+    def _shard(self) -> None:
+        """Trainer then takes the model for one that cares for its slices itself, and wraps it in nothing."""
+        if self._given_optimizers[0] is not None:
+            raise MixlabError("a sharded model needs an optimizer that is made after it was cut; leave shard off, or give no optimizer")
+        sharding.shard(self._module(), self.args.device)
+        self.optimizer, self.lr_scheduler = self._given_optimizers  # those of an earlier call know the whole weights
+        self.is_distributed_loading_by_transformers, self.place_model_on_device = True, False
+
+    @contextlib.contextmanager
+    def _defer_fsdp_gradient_reduction(self) -> Iterator[None]:
+        """While a step accumulates. Trainer's own asks the configuration for settings of models that it cut itself."""
+        model: Any = self._module()
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+
+    def _make_whole(self) -> None:
+        self.model = self.model_wrapped = sharding.whole(self._module(), self.args.device)
+        self.is_distributed_loading_by_transformers, self.place_model_on_device = False, True
 
     def _train_through_rollbacks(self, resume: str | bool | None, ignored: list[str] | None) -> TrainOutput:
         while True:
@@ -179,7 +207,7 @@ class MixTrainer(Trainer):
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """The last thing before the optimizer: here a bad step is refused."""
-        norm: Any = super()._get_grad_norm(model, grad_norm=grad_norm)
+        norm: Any = sharding.full(super()._get_grad_norm(model, grad_norm=grad_norm))
         loss = ranks.mean(float(torch.stack(self._losses).sum()))
         self._losses = []
         verdict = self.guard.judge(self.state.global_step + 1, loss, float(norm))
@@ -245,14 +273,16 @@ class MixTrainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self.store_flos()
         random = ranks.gather(state.random_state())
+        weights = sharding.weights(self._module()) if sharding.is_sharded(self._module()) else self._module().state_dict()
+        optimizer = sharding.gathered(self._optimizer_state())
         step = self.state.global_step
 
         def save() -> None:
-            if (where := state.non_finite([self._module().state_dict(), self._optimizer_state()])) is not None:
+            if (where := state.non_finite([weights, optimizer])) is not None:
                 last = next(iter(checkpoints.all_in(self.folder)), None)
                 after = f"; the last valid checkpoint is {last.name}" if last else ""
                 raise BadStepError(f"after step {step} {where} is not finite, so no checkpoint was written{after}; lower learning_rate")
-            checkpoints.write(self.folder / checkpoints.name_of(step), lambda folder: self._fill(folder, random))
+            checkpoints.write(self.folder / checkpoints.name_of(step), lambda folder: self._fill(folder, weights, optimizer, random))
             checkpoints.rotate(self.folder, self.settings.keep)
 
         try:
@@ -263,10 +293,10 @@ class MixTrainer(Trainer):
                 f"the checkpoint of step {step} could not be written to {self.folder}: {why}; earlier ones are intact"
             ) from error
 
-    def _fill(self, folder: Path, random: list[dict[str, Any]]) -> None:
-        self._save(str(folder))
+    def _fill(self, folder: Path, weights: dict[str, Any], optimizer: dict[str, Any], random: list[dict[str, Any]]) -> None:
+        self._save(str(folder), weights if sharding.is_sharded(self._module()) else None)
         checkpoints.stage_hook("weights")
-        state.write_tree(folder, "optimizer", self._optimizer_state())
+        state.write_tree(folder, "optimizer", optimizer)
         state.write_tree(folder, "scheduler", self.lr_scheduler.state_dict())
         state.write_tree(folder, "random", random)
         progress = {
@@ -322,21 +352,3 @@ def _innermost_sampler(loader: Any) -> Any:
     while sampler is not None and not hasattr(sampler, "set_epoch"):
         sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
     return sampler
-
-
-@contextlib.contextmanager
-def deterministic(wanted: bool) -> Iterator[None]:
-    """Kernels that repeat to the bit, where torch has them; it warns where it has not."""
-    if not wanted:
-        yield
-        return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    memory: Any = torch.utils.deterministic  # pyright: ignore[reportAttributeAccessIssue] (its attribute is made at run time)
-    filled, memory.fill_uninitialized_memory = memory.fill_uninitialized_memory, False
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        memory.fill_uninitialized_memory = filled

@@ -15,6 +15,8 @@ import pytest
 import mixlab
 from mixlab import cli
 from mixlab.cli import doctor
+from mixlab.training.checkpoints import NoValidCheckpointError
+from mixlab.training.interrupt import Interrupted
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -128,6 +130,31 @@ def test_mistakes_are_told_in_one_line(
 
 def test_a_mistake_in_a_new_process_has_its_exit_code() -> None:
     assert run("show", "gmlp-bass", code=1).stderr == "error: unknown preset 'gmlp-bass'; did you mean 'gmlp-base'?\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (NoValidCheckpointError("no valid checkpoint is left"), 3, "error: no valid checkpoint is left\n"),
+        (
+            Interrupted("interrupted after step 3; the same command continues"),
+            130,
+            "interrupted after step 3; the same command continues\n",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)
+def test_what_ended_a_run_is_told_by_its_exit_code(
+    error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end(name: str, options: list[str]) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "run", end)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["train", "demo-pretrain"])
+    assert left.value.code == code
+    assert capsys.readouterr().err == said
 
 
 def test_debug_shows_the_traceback() -> None:

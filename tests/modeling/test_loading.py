@@ -236,7 +236,7 @@ def test_every_task_has_its_auto_class(arch: str) -> None:
 def test_the_layers_of_every_head_are_known_by_name(arch: str, task: str) -> None:
     """Loading tells by these names the head of another task, which may stay behind, from what nobody knows."""
     own = {name for name, child in tiny(arch, task, **HEAD_OPTIONS.get(task, {})).named_children() if list(child.parameters())}
-    assert own - {"model"} == set(TASK_HEADS[task].parts)
+    assert own - {"model"} <= set(TASK_HEADS[task].parts)
 
 
 # --- Refusals --------------------------------------------------------------------------------------------------------

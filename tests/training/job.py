@@ -43,10 +43,19 @@ class Job:
     steps: int = 24
     save_every: int = 5
     dropout: float = 0.1
+    shard: bool = False
 
     def settings(self, **changes: Any) -> TrainingSettings:
         own = {"steps": self.steps, "batch_size": 8, "accumulation": self.accumulation, "workers": self.workers}
-        own |= {"save_every": self.save_every, "keep": 2, "warmup": 3, "log_every": 2, "learning_rate": 1e-2, "seed": 3}
+        own |= {
+            "save_every": self.save_every,
+            "keep": 2,
+            "warmup": 3,
+            "log_every": 2,
+            "learning_rate": 1e-2,
+            "seed": 3,
+            "shard": self.shard,
+        }
         return TrainingSettings(**{**own, **changes})
 
     def model(self) -> Any:
@@ -93,7 +102,8 @@ class Pause(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.seconds:
-            print(f"step {state.global_step}", flush=True)
+            if state.is_world_process_zero:  # lines of two processes would mix
+                print(f"step {state.global_step}", flush=True)
             time.sleep(self.seconds)
 
 
@@ -116,8 +126,8 @@ def digest(trainer: MixTrainer, folder: Path) -> dict[str, str]:
     return {"weights": weights.hexdigest(), "optimizer": state.hexdigest(), "random": random.hexdigest(), "step": newest.name}
 
 
-def kill_at(point: str) -> Callable[[str], None]:
-    """A stage hook that ends this process at `<hook>:<n>`."""
+def kill_at(point: str, tell: bool = False) -> Callable[[str], None]:
+    """A stage hook that ends this process at `<hook>:<n>`, and may tell when."""
     hook, _, count = point.partition(":")
     seen = 0
 
@@ -125,6 +135,8 @@ def kill_at(point: str) -> Callable[[str], None]:
         nonlocal seen
         seen += name == hook
         if name == hook and seen == int(count):
+            if tell:
+                print(f"killed {time.time()}", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
     return strike
@@ -138,11 +150,12 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=float, default=value)
     for name, default in (("workers", 0), ("accumulation", 1), ("steps", 24), ("save-every", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--shard", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    job = Job(options.task, options.workers, options.accumulation, options.steps, options.save_every, options.dropout)
+    job = Job(options.task, options.workers, options.accumulation, options.steps, options.save_every, options.dropout, options.shard)
     if "KILL_AT" in os.environ:
-        checkpoints.stage_hook = kill_at(os.environ["KILL_AT"])
+        checkpoints.stage_hook = kill_at(os.environ["KILL_AT"], tell=True)
     try:
         trainer = train(options.folder, job, callbacks=[Pause(options.pause)])
     except MixlabError as error:

@@ -137,11 +137,15 @@ def matrix(random_kills: int, aimed_kills: int, seed: int = 0) -> tuple[int, int
     return survivors, random_kills + aimed_kills, failures
 
 
+def told(survivors: int, random_kills: int, aimed_kills: int) -> str:
+    return f"survived {survivors}/{random_kills + aimed_kills}: {random_kills} kills at random times, {aimed_kills} inside a save"
+
+
 def main() -> int:
     numbers = [int(value) for value in sys.argv[1:]]
     random_kills, aimed_kills, seed = [*numbers, *(50, 50, 0)[len(numbers) :]]
     survivors, attempts, _ = matrix(random_kills, aimed_kills, seed)
-    print(f"survived {survivors}/{attempts}: {random_kills} kills at random times, {aimed_kills} inside a save")
+    print(told(survivors, random_kills, aimed_kills))
     return 0 if survivors == attempts else 1
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from mixlab.errors import MixlabError
 from mixlab.training import checkpoints, state
 from mixlab.training.interrupt import Interrupted
 from mixlab.training.trainer import MixTrainer
+from tests.training import damage
 from tests.training.job import HOOKS, TASKS, Collator, Job, dataset, digest, train
-from tests.training.survival import JOBS, Reference, fork, killed_after, killed_at, matrix, reference, survives, wait
+from tests.training.survival import JOBS, Reference, fork, killed_after, killed_at, matrix, reference, survives, told, wait
 from tests.training.test_checkpoints import flip
 
 ROOT = Path(__file__).parents[2]
@@ -93,16 +95,47 @@ def test_accumulation_changes_nothing_but_rounding() -> None:
 
 
 @pytest.mark.slow
-def test_survival_of_the_big_matrix() -> None:
+def test_survival_of_the_big_matrix(say: Callable[[str], None]) -> None:
     """KILLS=<random>,<aimed>,<seed> splits it."""
     random_kills, aimed, seed = (int(part) for part in os.environ.get("KILLS", "50,50,0").split(","))
-    survivors, attempts, failures = matrix(random_kills, aimed, seed)
-    print(f"survived {survivors}/{attempts}")
+    survivors, _, failures = matrix(random_kills, aimed, seed)
+    say(told(survivors, random_kills, aimed))
     assert failures == []
     assert len(JOBS) == 16
 
 
-# ---- Damage, end to end ----
+# ---- Damage ----
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("damaged")
+    train(folder, Job(steps=10))
+    return folder
+
+
+def all_found(folder: Path, flips: int) -> str:
+    done, found, wrong = damage.survey(folder, flips)
+    assert wrong == []
+    assert done == found
+    assert done["flipped bit"] == flips
+    return damage.told(done, found, done["missing file"])
+
+
+def test_damage_in_every_file_is_found_and_the_older_one_used(two_checkpoints: Path) -> None:
+    assert "missing file: 12/12" in all_found(two_checkpoints, 60)
+
+
+@pytest.mark.slow
+def test_a_thousand_flipped_bits_are_found(two_checkpoints: Path, say: Callable[[str], None]) -> None:
+    say(all_found(two_checkpoints, 1000))
+
+
+def test_the_test_of_damage_can_fail(two_checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_fault", lambda path, expected: None)
+    done, found, wrong = damage.survey(two_checkpoints, 24)
+    assert found["flipped bit"] < done["flipped bit"] / 2
+    assert wrong
 
 
 def stopped(folder: Path) -> list[Path]:

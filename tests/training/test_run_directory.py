@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -144,6 +145,27 @@ def test_a_lock_that_helpers_of_a_dead_writer_hold_is_waited_for(tmp_path: Path)
     os.kill(child, signal.SIGKILL)
     wait(child)
     settle(RunDirectory(tmp_path))
+
+
+@pytest.mark.parametrize("method", ["begin", "append", "continue_after"])
+def test_a_full_disk_is_one_line_that_names_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """RunDirectory's and the metrics' own files; those of checkpoints have tests of their own."""
+    file = metrics.MetricsFile(tmp_path / "metrics.jsonl")
+    work = {
+        "begin": lambda: RunDirectory(tmp_path).begin({"steps": 1}, {}),
+        "append": lambda: file.append(1, "train", loss=1.0),
+        "continue_after": lambda: file.continue_after(0),
+    }
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for module, name in ((os, "fsync"), (os, "replace")):
+        monkeypatch.setattr(module, name, full)
+    with pytest.raises(MixlabError, match="cannot be written: No space left on device; mend that") as caught:
+        work[method]()
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_unfinished_work_of_a_killed_run_is_removed(tmp_path: Path) -> None:
