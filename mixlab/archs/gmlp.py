@@ -27,7 +27,18 @@ from mixlab.layers import GMLPBlock, Tokens
 from mixlab.layers.drop_path import drop_path_rate
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import MixerConfig, Number
-from mixlab.modeling.foreign import Importer, Rename, State, count_layers, image_settings, modules, shape_of, tensors
+from mixlab.modeling.foreign import (
+    Importer,
+    Rename,
+    State,
+    count_layers,
+    image_settings,
+    modules,
+    shape_of,
+    tensors,
+    with_head,
+    without_head,
+)
 from mixlab.modeling.traits import TASKS, Traits
 
 
@@ -159,18 +170,6 @@ PRESETS = {
 }
 
 
-def _per_head(tensor: Tensor) -> Tensor:
-    """W (n n, or n n 1 of a convolution) or b (n) of a gate without heads, as ours with one."""
-    return tensor.squeeze(-1)[None] if tensor.dim() == 3 else tensor[None]
-
-
-def _of_one_head(tensor: Tensor) -> Tensor:
-    """The way back; more heads than one have none."""
-    if len(tensor) != 1:
-        raise MixlabError(f"a gate of {len(tensor)} heads cannot be written for a library whose gate has one")
-    return tensor[0]
-
-
 def block_settings(state: Mapping[str, Tensor], expand: str, weight: str) -> dict[str, Any]:
     """What the shapes of a foreign stack imply; `expand` and `weight` match U and W, with the layer as first group."""
     intermediate, hidden = shape_of(state, expand)
@@ -277,8 +276,8 @@ IMPORTERS = [
         renames=[
             Rename(r"stem\.proj\.(weight|bias)", r"model.stem.projection.\1"),
             *modules(TIMM, {"norm": "norm", "mlp_channels.fc1": "U", "mlp_channels.gate.norm": "gate.norm", "mlp_channels.fc2": "V"}),
-            *tensors(TIMM, {"mlp_channels.gate.proj.weight": "gate.spatial.weight"}, _per_head, _of_one_head),
-            *tensors(TIMM, {"mlp_channels.gate.proj.bias": "gate.bias"}, _per_head, _of_one_head),
+            *tensors(TIMM, {"mlp_channels.gate.proj.weight": "gate.spatial.weight"}, with_head, without_head),
+            *tensors(TIMM, {"mlp_channels.gate.proj.bias": "gate.bias"}, with_head, without_head),
             Rename(r"norm\.(weight|bias)", r"model.body.norm.\1"),
             Rename(r"head\.(weight|bias)", r"classifier.\1"),
         ],
@@ -299,7 +298,7 @@ IMPORTERS = [
         task=lambda _: "features",
         renames=[
             *modules(LABML, {"norm": "norm", "proj1": "U", "sgu.norm": "gate.norm", "proj2": "V"}),
-            *tensors(LABML, {"sgu.weight": "gate.spatial.weight", "sgu.bias": "gate.bias"}, _per_head),
+            *tensors(LABML, {"sgu.weight": "gate.spatial.weight", "sgu.bias": "gate.bias"}, with_head),
             Rename(r"(?:.*\.)?norm\.(weight|bias)", r"model.body.norm.\1"),
         ],
         note="labml saves the blocks alone: the embeddings stay as initialised",
@@ -312,7 +311,7 @@ IMPORTERS = [
         renames=[
             Rename(r"embedding\.weight", "model.stem.tokens.weight"),
             *modules(BLOG, {"norm": "norm", "channel_proj1": "U", "sgu.norm": "gate.norm", "channel_proj2": "V"}),
-            *tensors(BLOG, {"sgu.proj.weight": "gate.spatial.weight", "sgu.proj.bias": "gate.bias"}, _per_head),
+            *tensors(BLOG, {"sgu.proj.weight": "gate.spatial.weight", "sgu.proj.bias": "gate.bias"}, with_head),
             Rename(r"fc\.(weight|bias)", r"lm_head.\1"),
         ],
     ),

@@ -75,3 +75,15 @@ def image_settings(settings: dict[str, Any], patch: int, channels: int, labels: 
         raise MixlabError(f"{patches} patches are not a square; only models of square images can be imported")
     image = {"image_size": side * patch, "patch_size": patch, "num_channels": channels, "num_labels": labels}
     return {**settings, **image, "modality": "image", "pooling": "mean"}
+
+
+def with_head(tensor: Tensor) -> Tensor:
+    """W (n n, or n n 1 of a convolution) or b (n) of a gate without heads, as ours with one."""
+    return tensor.squeeze(-1)[None] if tensor.dim() == 3 else tensor[None]
+
+
+def without_head(tensor: Tensor) -> Tensor:
+    """The way back; more heads than one have none."""
+    if len(tensor) != 1:
+        raise MixlabError(f"a gate of {len(tensor)} heads cannot be written for a library whose gate has one")
+    return tensor[0]
