@@ -21,7 +21,7 @@ from mixlab.tasks.job import Job
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything that `fit` needs, and the notes to show before it starts."""
+    """Everything that `fit` needs."""
 
     model: Any
     tokenizer: Any
@@ -32,7 +32,6 @@ class Prepared:
     compute_metrics: Callable[[Any], dict[str, float]] | None = None
     conclude: Callable[[Any], None] | None = None
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 class Task(ABC):
@@ -40,8 +39,13 @@ class Task(ABC):
 
     heads: ClassVar[tuple[str, ...]]
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, say: Callable[[str], None] = lambda note: None) -> None:
+        self.job, self._say = job, say
+
+    def say(self, note: str) -> None:
+        """Tell the user what was found, as soon as it is known; an empty note is nothing to tell."""
+        if note:
+            self._say(note)
 
     @abstractmethod
     def prepare(self, folder: Path) -> Prepared:
@@ -67,8 +71,9 @@ class Task(ABC):
         """That of the run or model to start from, or a new one trained on the texts."""
         if self.job.start is not None:
             return vocabulary.load(model_folder(self.job.start), self.job.length)
-        size, causal = self.job.vocabulary.size, self.job.task == "causal-lm"
-        return vocabulary.train(texts(), self.job.vocabulary.kind, size, self.job.length, causal=causal, progress=False)
+        kind, size, causal = self.job.vocabulary.kind, self.job.vocabulary.size, self.job.task == "causal-lm"
+        self.say(f"training a {kind} tokenizer of {size:,} entries")
+        return vocabulary.train(texts(), kind, size, self.job.length, causal=causal)
 
     def build(self, tokenizer: Any, more: Mapping[str, Any] | None = None) -> Any:
         """A new model of the preset, seeded, with the vocabulary of the tokenizer; or the one to start from, with a new head."""

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from mixlab.data.columns import Columns
+from mixlab.data.files import Unit
+from mixlab.data.labels import LabelKind
 from mixlab.errors import MixlabError, unknown
 from mixlab.modeling.architecture import read_settings
 from mixlab.training.settings import TrainingSettings
@@ -56,6 +58,8 @@ class Job:
     spans: Spans = field(default_factory=Spans)
     columns: Columns = field(default_factory=Columns)
     pairs: bool = False  # rows to classify hold two texts
+    label_kind: LabelKind | None = None  # None: as the training labels look
+    documents: Unit = "file"  # what one document of a plain text file is
     data_seed: int = 0  # of generated data
     epochs: float = 0  # passes over the training rows, which then decide the number of steps; 0: as many as the training settings say
 
@@ -77,6 +81,8 @@ class Job:
         described = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("training", "columns")}
         described |= {"model": dict(self.model), "vocabulary": asdict(self.vocabulary), "masking": asdict(self.masking)}
         described |= {"spans": asdict(self.spans)}
+        usual = {"label_kind": None, "documents": "file"}  # left out, as in runs from before these could be set
+        described = {name: value for name, value in described.items() if name not in usual or value != usual[name]}
         return {**described, "columns": self.columns.given()}
 
     def with_settings(self, pairs: list[str] | tuple[str, ...]) -> Job:
