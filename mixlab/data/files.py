@@ -54,6 +54,11 @@ def find(place: Path, split: str | None) -> list[Path]:
         if named or split != "train":
             found = ", ".join(path.name for path in (named or readable)[:10])
             raise MixlabError(f"{place}: {len(named)} files for split {split!r}, one is needed ({found}); {_elsewhere(split)}")
+    if split == "train":  # what is named after another split is kept apart from it
+        held_out = {name for other, names in SPLITS.items() if other != split for name in names}
+        readable = [path for path in readable if path.stem.lower() not in held_out]
+        if not readable:
+            raise MixlabError(f"{place} holds rows to measure on alone; give a folder that holds a file called train as well")
     kinds = {FORMATS[path.suffix.lower()] for path in readable}
     texts = [path for path in readable if FORMATS[path.suffix.lower()] == "text" and path.suffix.lower() != ".md"]
     if texts:

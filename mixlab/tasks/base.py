@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from mixlab.data import builtin, vocabulary
+from mixlab.data import vocabulary
 from mixlab.errors import MixlabError
 from mixlab.modeling.architecture import find_preset
 from mixlab.modeling.auto import create, model_class
@@ -63,9 +64,10 @@ class Task(ABC):
     def predict(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
         """One record per text."""
 
-    def split(self, name: str) -> str | None:
-        """Built-in sources have splits, and so has a place that is not told apart from its validation rows; a file of its own is one."""
-        return name if self.job.data in builtin.names() or self.job.validation is None else None
+    @property
+    def train_split(self) -> str | None:
+        """Which split to learn from; a file is one, and a name of the Hub can say which (`owner/name#split`)."""
+        return None if "#" in self.job.data else "train"
 
     def tokenizer(self, texts: Callable[[], Iterable[str]]) -> Any:
         """That of the run or model to start from, or a new one trained on the texts."""
@@ -73,7 +75,7 @@ class Task(ABC):
             return vocabulary.load(model_folder(self.job.start), self.job.length)
         kind, size, causal = self.job.vocabulary.kind, self.job.vocabulary.size, self.job.task == "causal-lm"
         self.say(f"training a {kind} tokenizer of {size:,} entries")
-        return vocabulary.train(texts(), kind, size, self.job.length, causal=causal)
+        return vocabulary.train(texts(), kind, size, self.job.length, causal=causal, progress=sys.stderr.isatty())
 
     def build(self, tokenizer: Any, more: Mapping[str, Any] | None = None) -> Any:
         """A new model of the preset, seeded, with the vocabulary of the tokenizer; or the one to start from, with a new head."""

@@ -30,7 +30,7 @@ class Classification(Task):
 
     def prepare(self, folder: Path) -> Prepared:
         kind = self.kind()
-        train = sources.read(self.job.data, kind, self.job.columns, split=self.split("train"), label_kind=self.job.label_kind)
+        train = sources.read(self.job.data, kind, self.job.columns, split=self.train_split, label_kind=self.job.label_kind)
         assert train.labels is not None
         self.say(train.note)
         self.say(f"{len(train.data):,} training rows, {train.labels.kind}: {', '.join(train.labels.names) or 'numbers'}"[:200])
@@ -81,7 +81,7 @@ class Classification(Task):
 
     def baselines(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
         labels = labels_of(model.config)
-        train = sources.read(self.job.data, self.kind(), self.job.columns, split=self.split("train"), labels=labels).data
+        train = sources.read(self.job.data, self.kind(), self.job.columns, split=self.train_split, labels=labels).data
         rows = self.rows(place, split, labels).data
         methods = {"commonest label": commonest, "linear model of words (TF-IDF)": linear_on_words}
         return {name: measured(method(train, rows, labels), rows, labels) for name, method in methods.items()}

@@ -36,7 +36,7 @@ class LanguageModelling(Task):
         return self.job.task == "causal-lm"
 
     def prepare(self, folder: Path) -> Prepared:
-        train, held_out = self.read(self.job.data, self.split("train")), self.validation()
+        train, held_out = self.read(self.job.data, self.train_split), self.validation()
         self.say(train.note)
         tokenizer = self.tokenizer(lambda: train.data["text"])
         model = self.build(tokenizer, {} if self.causal else {"labelled_logits_only": True})
@@ -72,7 +72,7 @@ class LanguageModelling(Task):
 
     def baselines(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
         """A 3-gram of the training tokens on the same tokens. For a masked one it sees the two tokens before it as they were."""
-        train = self.read(self.job.data, self.split("train"))
+        train = self.read(self.job.data, self.train_split)
         with self._examples(tokenizer, train) as seen, self._examples(tokenizer, self._texts(place, split)) as examples:
             nats = -Trigram(self._stream(seen), len(tokenizer)).log_probabilities(self._stream(examples))
             if self.causal:

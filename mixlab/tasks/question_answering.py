@@ -37,7 +37,7 @@ class QuestionAnswering(Task):
         return stride_of(self.job.spans, self.job.length)
 
     def prepare(self, folder: Path) -> Prepared:
-        train, valid = self._read(self.job.data, self.split("train")), self.rows(None, None)
+        train, valid = self._read(self.job.data, self.train_split), self.rows(None, None)
         self.say(train.note)
         tokenizer = self.tokenizer(lambda: [*train.data["question"], *dict.fromkeys(train.data["context"])])
         model = self.build(tokenizer)
@@ -84,7 +84,7 @@ class QuestionAnswering(Task):
 
     def baselines(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
         """A random span of words, as long as answers of the training rows are; where some questions have none, never to answer."""
-        lengths = [len(gold["text"][0].split()) for gold in self._read(self.job.data, self.split("train")).data["answers"] if gold["text"]]
+        lengths = [len(gold["text"][0].split()) for gold in self._read(self.job.data, self.train_split).data["answers"] if gold["text"]]
         rows, draw = self.rows(place, split), np.random.default_rng(SEED)
         golds = _golds(rows)
         result = {"random span": measured([_random_span(context, lengths, draw) for context in rows["context"]], golds)}
