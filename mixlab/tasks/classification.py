@@ -131,7 +131,8 @@ def _answer(row: np.ndarray, labels: Labels) -> dict[str, Any]:
         return {"value": round(float(row[0]), 6)}
     if labels.kind == "multi":
         scores = 1 / (1 + np.exp(-row))
-        return {"labels": [name for name, score in zip(labels.names, scores, strict=True) if score > 0.5]}
+        told = {name: round(float(score), 6) for name, score in zip(labels.names, scores, strict=True)}
+        return {"labels": [name for name, score in told.items() if score > 0.5], "scores": told}
     scores = np.exp(row - row.max())
     best = int(scores.argmax())
     return {"label": labels.names[best], "score": round(float(scores[best] / scores.sum()), 6)}

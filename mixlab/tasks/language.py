@@ -108,6 +108,8 @@ class LanguageModelling(Task):
         for batch in DataLoader(Keyed(examples), BATCH, collate_fn=self.collator(tokenizer, EVALUATION_SEED)):
             labelled = int((batch["labels"] != IGNORED).sum())
             total, count = total + float(model(**batch).loss) * labelled, count + labelled
+        if not count:
+            raise MixlabError("the text to measure on holds no token that can be masked; give more of it, or text like the training text")
         return {"perplexity": math.exp(total / count), "loss": total / count, "labelled_tokens": count}
 
     def _next_token_metrics(self, model: Any, examples: Any) -> dict[str, Any]:

@@ -189,6 +189,26 @@ def test_whole_numbers_can_be_meant_as_numbers(tmp_path: Path) -> None:
         train(job_of("classify", (*QUICK, *place, "label_kind=ordinal")), tmp_path / "other", progress=False)
 
 
+def test_a_run_of_several_labels_tells_each_score(tmp_path: Path) -> None:
+    rows = [json.dumps({"text": f"ba {i}", "label": ["x", "y"][: 1 + i % 2]}) for i in range(16)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    place = (f"data={tmp_path / 'rows.jsonl'}", f"validation={tmp_path / 'rows.jsonl'}", "vocabulary.size=300", "epochs=0")
+    train(job_of("classify", (*QUICK, *place)), tmp_path / "run", progress=False)
+    task, model, tokenizer = opened(tmp_path / "run")
+    (record,) = task.predict(model, tokenizer, ["ba 3"])
+    assert record["scores"].keys() == {"x", "y"}
+    assert record["labels"] == [name for name, score in record["scores"].items() if score > 0.5]
+    scores = task.evaluate(model, tokenizer, None, None)
+    assert sum(map(sum, scores["confusion"]["rows"][0])) == scores["items"] == 16
+
+
+def test_a_text_without_a_token_to_mask_is_refused(masked: Path, tmp_path: Path) -> None:
+    (tmp_path / "unknown.txt").write_text("漢", encoding="utf-8")
+    task, model, tokenizer = opened(masked)
+    with pytest.raises(MixlabError, match="no token that can be masked"):
+        task.evaluate(model, tokenizer, str(tmp_path / "unknown.txt"), None)
+
+
 def test_a_text_file_can_hold_a_document_per_line(corpus: Path, tmp_path: Path) -> None:
     said: list[str] = []
     train(quick("pretrain-small", corpus, "txt", "documents=line"), tmp_path / "run", say=said.append, progress=False)
