@@ -68,8 +68,10 @@ def answer(contenders: Sequence[Contender], fits: Sequence[ToeplitzFit]) -> str:
     best = max(range(len(fits)), key=lambda block: fits[block].r2)
     return (
         f"With the same {first.steps:,} steps, {first.name} reaches a masked-token perplexity of "
-        f"{first.masked['perplexity']:.0f} and {second.name} {second.masked['perplexity']:.0f}. One seed each: a difference this "
-        f"size may be chance. The gate's W began as noise; diagonals now explain {fits[best].r2:.0%} of the variance of its most regular "
+        f"{first.masked['perplexity']:.0f} and {second.name} {second.masked['perplexity']:.0f}; after finetuning, "
+        f"{first.classified['accuracy']:.0%} and {second.classified['accuracy']:.0%} of the reviews are told right. One seed each, so how "
+        f"much of the difference is chance is not known. The gate's W began as noise; diagonals now explain {fits[best].r2:.0%} of the "
+        f"variance of its most regular "
         f"block, block {best}, against {fits[best].permuted:.0%} when rows and columns are shuffled."
     )
 
@@ -80,8 +82,8 @@ def _models(contenders: Sequence[Contender]) -> Section:
         low, high = c.classified["accuracy_95"]
         counts = [f"{c.account.params:,}", f"{c.account.group('body').params:,}", f"{c.account.macs / 1e6:.1f}"]
         scores = [f"{c.masked['perplexity']:.1f}", f"{c.classified['accuracy']:.3f}", f"{low:.3f} to {high:.3f}"]
-        speed = statistics.median(value for _, value in curve(c.pretraining, "tokens_per_second"))
-        rows.append([c.name, *counts, *scores, f"{speed:,.0f}"])
+        speeds = [value for _, value in curve(c.pretraining, "tokens_per_second")]  # none in a run shorter than a line of the log
+        rows.append([c.name, *counts, *scores, f"{statistics.median(speeds):,.0f}" if speeds else "not logged"])
     header = ["model", "parameters", "in its body", "M MACs", "perplexity", "accuracy", "95% interval", "tokens/s"]
     best = contenders[0].best
     notes = [
