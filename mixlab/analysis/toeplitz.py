@@ -40,8 +40,11 @@ class ToeplitzFit:
 def toeplitz_fit(matrix: Float[Tensor, "n n"], seed: int = 0, rounds: int = 20) -> ToeplitzFit:
     matrix = matrix.detach().double().cpu()
     generator = torch.Generator().manual_seed(seed)
-    baselines = []
-    for _ in range(rounds):
-        rows, columns = (torch.randperm(len(matrix), generator=generator) for _ in range(2))
-        baselines.append(toeplitz_r2(matrix[rows][:, columns]))
+    baselines = [toeplitz_r2(shuffled(matrix, generator)) for _ in range(rounds)]
     return ToeplitzFit(toeplitz_r2(matrix), sum(baselines) / rounds)
+
+
+def shuffled(matrix: Float[Tensor, "n n"], generator: torch.Generator) -> Float[Tensor, "n n"]:
+    """The same numbers with rows and columns in random order."""
+    rows, columns = (torch.randperm(len(matrix), generator=generator) for _ in range(2))
+    return matrix[rows][:, columns]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ def main(run_dir: Path = FOLDER, steps: int = 1000) -> None:
 
     print("mixlab demo: gMLP and BERT at the same budget, on the documentation that Python carries\n")
     contenders = [contend(arch, run_dir, steps) for arch in RIVALS]
-    gates, filled = look_inside(contenders[0].pretraining)
     report = run_dir / "report.html"
-    page(contenders, gates, filled, f"mixlab demo --run-dir {run_dir} --steps {steps}").write(report)
+    command = shlex.join(["mixlab", "demo", "--run-dir", str(run_dir), "--steps", str(steps)])
+    page(contenders, learned_gates(contenders[0].pretraining), command).write(report)
     print(f"\nopen {report.resolve()}")
 
 
@@ -39,20 +39,21 @@ def contend(arch: str, folder: Path, steps: int) -> Any:
     from mixlab.tasks.runs import opened
 
     pretraining, finetuning = folder / f"{arch}-pretrained", folder / f"{arch}-finetuned"
-    start = time.perf_counter()
     warmup = min(50, steps)
     run(demo_pretrain(arch).with_settings((f"steps={steps}", f"warmup={warmup}")), pretraining, f"{arch}: pretraining")
-    seconds = time.perf_counter() - start
     task, model, tokenizer = opened(pretraining)
     masked = task.evaluate(model, tokenizer, None, None)
     print(f"  masked-token perplexity {masked['perplexity']:.1f} on held-out documents")
+    filled = list(task.predict(model, tokenizer, MASKS))
+    for record in filled:
+        print(f"  {record['text']}  ->  {', '.join(guess['token'] for guess in record['masked'][0])}")
     fewer = min(steps, 300)
     job = demo_finetune(arch).with_settings((f"start={pretraining}", f"steps={fewer}", f"warmup={min(20, fewer)}"))
     run(job, finetuning, f"{arch}: finetuning on generated reviews")
     classified = measured(finetuning)
     print(f"  accuracy {classified['accuracy']:.3f}\n")
     counted = account(load(arch), model.config, "masked-lm", task.job.length)
-    return Contender(arch, counted, pretraining, steps, seconds, masked, classified, builtin.load(job.data).description.best)
+    return Contender(arch, counted, pretraining, steps, masked, classified, filled, builtin.load(job.data).description.best)
 
 
 def run(job: Any, folder: Path, title: str) -> None:
@@ -69,12 +70,9 @@ def measured(folder: Path) -> Mapping[str, Any]:
     return task.evaluate(model, tokenizer, None, None)
 
 
-def look_inside(folder: Path) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The learned W of every block, and a few masks filled in on screen."""
+def learned_gates(folder: Path) -> list[Any]:
+    """The learned W of every block."""
     from mixlab.tasks.runs import opened
 
-    task, model, tokenizer = opened(folder)
-    filled = list(task.predict(model, tokenizer, MASKS))
-    for record in filled:
-        print(f"{record['text']}  ->  {', '.join(guess['token'] for guess in record['masked'][0])}")
-    return [block.gate.spatial.weight[0].detach() for block in model.model.body.blocks], filled
+    _, model, _ = opened(folder)
+    return [block.gate.spatial.weight[0].detach() for block in model.model.body.blocks]

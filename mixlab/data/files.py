@@ -39,7 +39,7 @@ def find(place: Path, split: str | None) -> list[Path]:
     """The files that a place stands for: itself, a folder's texts, or the file of a folder that is named after the split."""
     if place.is_file():
         if split not in (None, "train"):
-            raise MixlabError(f"{place} is one file and has no split {split!r}; give a folder that holds {split}.jsonl, or the file itself")
+            raise MixlabError(f"{place} is one file and has no split {split!r}; {_elsewhere(split)}")
         return [_known(place)]
     if not place.is_dir():
         raise MixlabError(f"{place} does not exist; correct the path")
@@ -53,7 +53,12 @@ def find(place: Path, split: str | None) -> list[Path]:
             return named
         if named or split != "train":
             found = ", ".join(path.name for path in (named or readable)[:10])
-            raise MixlabError(f"{place}: {len(named)} files for split {split!r}, one is needed; among: {found}")
+            raise MixlabError(f"{place}: {len(named)} files for split {split!r}, one is needed ({found}); {_elsewhere(split)}")
+    if split == "train":  # what is named after another split is kept apart from it
+        held_out = {name for other, names in SPLITS.items() if other != split for name in names}
+        readable = [path for path in readable if path.stem.lower() not in held_out]
+        if not readable:
+            raise MixlabError(f"{place} holds rows to measure on alone; give a folder that holds a file called train as well")
     kinds = {FORMATS[path.suffix.lower()] for path in readable}
     texts = [path for path in readable if FORMATS[path.suffix.lower()] == "text" and path.suffix.lower() != ".md"]
     if texts:
@@ -225,6 +230,12 @@ def _inspect_parquet(path: Path) -> str:
     if (first, last) != (b"PAR1", b"PAR1"):
         raise MixlabError(f"{path} is not a whole Parquet file: its first or last bytes are not PAR1")
     return digest.hexdigest()
+
+
+def _elsewhere(split: str) -> str:
+    if split == "validation":
+        return "say which rows to measure on with validation=PLACE, or give a folder that holds one file called validation"
+    return f"give a folder that holds one file called {split}, or that file itself"
 
 
 def _known(path: Path) -> Path:

@@ -113,7 +113,7 @@ def _names(values: set[Any], where: str) -> tuple[str, ...]:
         if after != before + 1:
             raise MixlabError(
                 f"{where} and on: labels {before} and {after} occur, but {before + 1} does not; "
-                "number classes without gaps, write names, or say that the labels are numbers to predict (regression)"
+                "number classes without gaps, write names, or say that they are numbers to predict (label_kind=regression)"
             )
     return tuple(map(str, numbers))
 

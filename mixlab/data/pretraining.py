@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 LAYOUT = 1  # raised when the same input would give other examples
+ROWS = 64  # read at a time
 BATCH = 2**20  # characters tokenised at a time: enough for all cores, little memory
 COUNTS = ["documents", "characters", "bytes", "tokens", "examples"]
 DATA, ABOUT = "examples.arrow", "about.json"
@@ -46,11 +47,13 @@ class Cut:
         return self.length - len(self.head) - len(self.tail)
 
 
-def chunks(texts: Dataset, tokenizer: PreTrainedTokenizerFast, length: int, folder: str | Path, causal: bool = False) -> Dataset:
+def chunks(
+    texts: Dataset, tokenizer: PreTrainedTokenizerFast, length: int, folder: str | Path, causal: bool = False, progress: bool = False
+) -> Dataset:
     """Examples of `length` tokens in the column `input_ids`; made once, then read from `folder`.
 
     `texts` has a column `text`, and may have `document_end`, false where a text goes on in the next row. The tokenizer's threads do the
-    work: all cores, or as many as the environment's RAYON_NUM_THREADS says.
+    work: all cores, or as many as the environment's RAYON_NUM_THREADS says. `progress` shows a bar on a terminal.
     """
     from filelock import FileLock
 
@@ -62,7 +65,7 @@ def chunks(texts: Dataset, tokenizer: PreTrainedTokenizerFast, length: int, fold
         if not target.exists():
             with FileLock(f"{target}.lock"):  # one process works, the others wait for its result
                 if not target.exists():
-                    _build(texts, literal(tokenizer), cut, target)
+                    _build(texts, literal(tokenizer), cut, target, progress)
         return cast("Dataset", _open(target / DATA))
     except OSError as error:
         raise MixlabError(f"{target}: {one_line(error)}; nothing half-written was kept") from error
@@ -93,13 +96,13 @@ def _open(path: Path) -> Any:
     return Dataset.from_file(str(path)).with_format("numpy")
 
 
-def _build(texts: Dataset, bare: Any, cut: Cut, target: Path) -> None:
+def _build(texts: Dataset, bare: Any, cut: Cut, target: Path, progress: bool) -> None:
     """Write into a folder of another name, flush it, and rename: the target exists whole or not at all."""
     stage = target.with_name(f".{target.name}.partial")
     shutil.rmtree(stage, ignore_errors=True)  # of a process that was killed; whoever holds the lock owns the name
     stage.mkdir()
     try:
-        counts = _write(texts, bare, cut, stage / DATA)
+        counts = _write(texts, bare, cut, stage / DATA, progress)
         if not counts["tokens"]:
             raise MixlabError("the texts hold no tokens; every document is empty")
         (stage / ABOUT).write_text(json.dumps(counts, indent=2), encoding="utf-8")
@@ -112,14 +115,14 @@ def _build(texts: Dataset, bare: Any, cut: Cut, target: Path) -> None:
         raise
 
 
-def _write(texts: Dataset, bare: Any, cut: Cut, path: Path) -> dict[str, int]:
+def _write(texts: Dataset, bare: Any, cut: Cut, path: Path, progress: bool) -> dict[str, int]:
     from datasets import Features, List, Value
     from datasets.arrow_writer import ArrowWriter
 
     counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
     rest = np.empty(0, np.int32)
     with ArrowWriter(features=Features({"input_ids": List(Value("int32"))}), path=str(path)) as writer:
-        for ids in encoded(texts, bare, cut.separator, counts):
+        for ids in encoded(texts, bare, cut.separator, counts, progress):
             stream = np.concatenate([rest, ids])
             whole = len(stream) // cut.content * cut.content
             if whole:
@@ -133,14 +136,14 @@ def _write(texts: Dataset, bare: Any, cut: Cut, path: Path) -> dict[str, int]:
     return counts
 
 
-def encoded(texts: Dataset, bare: Any, separator: int, counts: dict[str, int]) -> Iterator[np.ndarray]:
+def encoded(texts: Dataset, bare: Any, separator: int, counts: dict[str, int], progress: bool = False) -> Iterator[np.ndarray]:
     """Ids of all texts in their order, a batch at a time, `separator` after each document; `counts` is brought up to date.
 
     The tokenizer encodes one batch on all cores while the one before is turned into an array.
     """
     with ThreadPoolExecutor(1) as pool:
         waiting = None
-        for batch, ends in _batches(texts):
+        for batch, ends in _batches(texts, progress):
             ahead = pool.submit(_encode, bare, batch), ends
             counts["documents"] += sum(ends)
             counts["characters"] += sum(map(len, batch))
@@ -167,13 +170,14 @@ def _joined(encodings: Any, ends: list[bool], separator: int, counts: dict[str, 
     return np.concatenate(parts)
 
 
-def _batches(texts: Dataset) -> Iterator[tuple[list[str], list[bool]]]:
+def _batches(texts: Dataset, progress: bool) -> Iterator[tuple[list[str], list[bool]]]:
     """Texts until they hold BATCH characters, with whether each ends its document. Empty documents are passed over."""
     if "text" not in texts.column_names:
         raise MixlabError(f"the texts have no column 'text'; columns: {', '.join(texts.column_names)}")
     marked = "document_end" in texts.column_names
     batch, ends, size = [], [], 0
-    for rows in texts.with_format(None).select_columns(["text", "document_end"] if marked else ["text"]).iter(batch_size=64):
+    plain = texts.with_format(None).select_columns(["text", "document_end"] if marked else ["text"])
+    for rows in _shown(plain.iter(batch_size=ROWS), -(-len(texts) // ROWS), progress):
         found = cast("dict[str, list[Any]]", rows)
         for text, end in zip(found["text"], found["document_end"] if marked else [True] * len(found["text"]), strict=True):
             if text or (end and marked):
@@ -185,6 +189,15 @@ def _batches(texts: Dataset) -> Iterator[tuple[list[str], list[bool]]]:
             batch, ends, size = [], [], 0
     if batch:
         yield batch, ends
+
+
+def _shown(steps: Iterator[Any], total: int, progress: bool) -> Iterator[Any]:
+    """With a bar, on a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    yield from track(steps, "tokenising", total, console=console, transient=True, disable=not (progress and console.is_terminal))
 
 
 def _table(content: np.ndarray, cut: Cut) -> Any:

@@ -128,7 +128,11 @@ def _from_hub(name: str, split: str | None, streaming: bool) -> _Table:
     split = split or named or None
     if split is None:
         raise MixlabError(f"{name}: say which split of the dataset to read, for example split='train'")
-    loaded = _guarded(lambda: _load(repository, config or None, split=split, streaming=streaming), name)
+    try:
+        loaded = _guarded(lambda: _load(repository, config or None, split=split, streaming=streaming), name)
+    except MixlabError as error:
+        known = f"not a file or folder here, none of {', '.join(builtin.names())}, and could not be had from the Hub"
+        raise MixlabError(f"{name} is {known}: {str(error).partition('could not be read: ')[2] or error}") from error
     return _from_dataset(loaded, f"{name} ({split})")
 
 

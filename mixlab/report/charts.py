@@ -14,7 +14,8 @@ from jaxtyping import Float
 from markupsafe import Markup, escape
 from torch import Tensor
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 300, 60, 40, 16, 120
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 320, 60, 56, 28, 90
+BAR = 18  # the height of a bar
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,17 @@ def line_chart(title: str, x_label: str, y_label: str, series: Sequence[Series])
     y_of = _scale(y_ticks, HEIGHT - BOTTOM, TOP)
     parts = [Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, title)]
     mark = Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>')
-    parts += [mark.format(x_of(x), HEIGHT - BOTTOM + 16, f"{x:g}") for x in x_ticks]
+    parts += [mark.format(x_of(x), HEIGHT - BOTTOM + 22, f"{x:g}") for x in x_ticks]
     for y in y_ticks:
         parts.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH - RIGHT, y_of(y), y_of(y)))
         parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(LEFT - 6, y_of(y) + 4, f"{y:g}"))
-    parts.append(Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label))
-    parts.append(Markup('<text x="{}" y="{}">{}</text>').format(4, TOP - 4, y_label))
-    ends = _apart([y_of(s.points[-1][1]) for s in kept], 14)
+    parts.append(Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label))
+    parts.append(Markup('<text x="{}" y="{}">{}</text>').format(4, TOP - 12, y_label))
+    ends = _apart([y_of(s.points[-1][1]) for s in kept], 20, HEIGHT - BOTTOM)
     for number, (s, end) in enumerate(zip(kept, ends, strict=True)):
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in s.points)
         parts.append(Markup('<polyline class="s{}" points="{}"/>').format(number % 6, path))
-        parts.append(Markup('<text class="s{}" x="{}" y="{:.1f}">{}</text>').format(number % 6, WIDTH - RIGHT + 6, end + 4, s.name))
+        parts.append(Markup('<text class="name s{}" x="{}" y="{:.1f}">{}</text>').format(number % 6, WIDTH - RIGHT + 8, end + 4, s.name))
     return Markup("").join([*parts, Markup("</svg>")])
 
 
@@ -65,14 +66,38 @@ def _scale(marks: Sequence[float], start: float, end: float) -> Callable[[float]
     return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
-def _apart(places: Sequence[float], least: float) -> list[float]:
-    """Labels moved down until they do not overlap, in their order."""
+def _apart(places: Sequence[float], least: float, lowest: float) -> list[float]:
+    """Labels moved apart until they do not overlap, in their order, and up again where they would pass the lowest place."""
     moved = list(places)
+    downwards = sorted(range(len(places)), key=lambda i: places[i])
     previous = -math.inf
-    for i in sorted(range(len(places)), key=lambda i: places[i]):
-        moved[i] = max(places[i], previous + least)
-        previous = moved[i]
+    for i in downwards:
+        moved[i] = previous = max(places[i], previous + least)
+    limit = lowest
+    for i in reversed(downwards):
+        moved[i] = min(moved[i], limit)
+        limit = moved[i] - least
     return moved
+
+
+def bar_chart(title: str, groups: Sequence[str], series: Sequence[tuple[str, Sequence[float]]], unit: Callable[[float], str]) -> Markup:
+    """Bars from zero to the right: one of each series in every group, with its value, and the names of the series above."""
+    step = len(series) * (BAR + 4) + 18
+    left, top, height = 90, 40, 40 + step * len(groups)
+    most = max((value for _, values in series for value in values), default=0.0) or 1.0
+    parts = [Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, height, title)]
+    for number, (name, values) in enumerate(series):
+        x, colour = left + number * 250, f"b{number % 6}"
+        parts.append(Markup('<rect class="{}" x="{}" y="8" width="14" height="14"/>').format(colour, x))
+        parts.append(Markup('<text x="{}" y="20">{}</text>').format(x + 22, name))
+        for place, value in enumerate(values):
+            y, length = top + place * step + number * (BAR + 4), max(value, 0.0) / most * (WIDTH - left - RIGHT)
+            parts.append(Markup('<rect class="{}" x="{}" y="{}" width="{:.1f}" height="{}"/>').format(colour, left, y, length, BAR))
+            parts.append(Markup('<text x="{:.1f}" y="{}">{}</text>').format(left + length + 8, y + BAR - 4, unit(value)))
+    for place, group in enumerate(groups):
+        y = top + place * step + (step - 18) / 2 + 2
+        parts.append(Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(left - 12, y, group))
+    return Markup("").join([*parts, Markup("</svg>")])
 
 
 def heatmap(matrix: Float[Tensor, "rows columns"], title: str, pixels: int = 192) -> Markup:

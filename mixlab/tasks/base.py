@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from mixlab.data import builtin, vocabulary
+from mixlab.data import vocabulary
 from mixlab.errors import MixlabError
 from mixlab.modeling.architecture import find_preset
 from mixlab.modeling.auto import create, model_class
@@ -21,7 +22,7 @@ from mixlab.tasks.job import Job
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything that `fit` needs, and the notes to show before it starts."""
+    """Everything that `fit` needs."""
 
     model: Any
     tokenizer: Any
@@ -32,7 +33,6 @@ class Prepared:
     compute_metrics: Callable[[Any], dict[str, float]] | None = None
     conclude: Callable[[Any], None] | None = None
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 class Task(ABC):
@@ -40,8 +40,13 @@ class Task(ABC):
 
     heads: ClassVar[tuple[str, ...]]
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, say: Callable[[str], None] = lambda note: None) -> None:
+        self.job, self._say = job, say
+
+    def say(self, note: str) -> None:
+        """Tell the user what was found, as soon as it is known; an empty note is nothing to tell."""
+        if note:
+            self._say(note)
 
     @abstractmethod
     def prepare(self, folder: Path) -> Prepared:
@@ -59,16 +64,18 @@ class Task(ABC):
     def predict(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
         """One record per text."""
 
-    def split(self, name: str) -> str | None:
-        """Built-in sources have splits, and so has a place that is not told apart from its validation rows; a file of its own is one."""
-        return name if self.job.data in builtin.names() or self.job.validation is None else None
+    @property
+    def train_split(self) -> str | None:
+        """Which split to learn from; a file is one, and a name of the Hub can say which (`owner/name#split`)."""
+        return None if "#" in self.job.data else "train"
 
     def tokenizer(self, texts: Callable[[], Iterable[str]]) -> Any:
         """That of the run or model to start from, or a new one trained on the texts."""
         if self.job.start is not None:
             return vocabulary.load(model_folder(self.job.start), self.job.length)
-        size, causal = self.job.vocabulary.size, self.job.task == "causal-lm"
-        return vocabulary.train(texts(), self.job.vocabulary.kind, size, self.job.length, causal=causal, progress=False)
+        kind, size, causal = self.job.vocabulary.kind, self.job.vocabulary.size, self.job.task == "causal-lm"
+        self.say(f"training a {kind} tokenizer of {size:,} entries")
+        return vocabulary.train(texts(), kind, size, self.job.length, causal=causal, progress=sys.stderr.isatty())
 
     def build(self, tokenizer: Any, more: Mapping[str, Any] | None = None) -> Any:
         """A new model of the preset, seeded, with the vocabulary of the tokenizer; or the one to start from, with a new head."""

@@ -30,8 +30,10 @@ class Classification(Task):
 
     def prepare(self, folder: Path) -> Prepared:
         kind = self.kind()
-        train = sources.read(self.job.data, kind, self.job.columns, split=self.split("train"))
+        train = sources.read(self.job.data, kind, self.job.columns, split=self.train_split, label_kind=self.job.label_kind)
         assert train.labels is not None
+        self.say(train.note)
+        self.say(f"{len(train.data):,} training rows, {train.labels.kind}: {', '.join(train.labels.names) or 'numbers'}"[:200])
         valid = self.rows(None, None, train.labels)
         tokenizer = self.tokenizer(lambda: texts_of(train.data))
         model = self.build(tokenizer, train.labels.config_fields())
@@ -40,9 +42,8 @@ class Classification(Task):
         sampler = BucketSampler(lengths.tolist(), self.job.training.batch_size, self.job.training.seed)
         fingerprints = {"data": fingerprint.of_dataset(train.data), "tokenizer": fingerprint.of_tokenizer(tokenizer)}
         full = int((lengths == self.job.length).sum())
-        notes = [train.note, f"{len(examples):,} training rows, {train.labels.kind}: {', '.join(train.labels.names) or 'numbers'}"]
         if full:
-            notes.append(f"{full:,} rows reach the {self.job.length} tokens of an example; what is beyond was cut")
+            self.say(f"{full:,} rows reach the {self.job.length} tokens of an example; what is beyond was cut")
         return Prepared(
             model,
             tokenizer,
@@ -52,7 +53,6 @@ class Classification(Task):
             sampler=sampler,
             compute_metrics=headline(train.labels),
             fingerprints=fingerprints,
-            notes=tuple(notes),
         )
 
     def kind(self) -> Kind:
@@ -81,7 +81,7 @@ class Classification(Task):
 
     def baselines(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
         labels = labels_of(model.config)
-        train = sources.read(self.job.data, self.kind(), self.job.columns, split=self.split("train"), labels=labels).data
+        train = sources.read(self.job.data, self.kind(), self.job.columns, split=self.train_split, labels=labels).data
         rows = self.rows(place, split, labels).data
         methods = {"commonest label": commonest, "linear model of words (TF-IDF)": linear_on_words}
         return {name: measured(method(train, rows, labels), rows, labels) for name, method in methods.items()}
@@ -95,15 +95,15 @@ class Classification(Task):
                 yield model(**inputs).logits.numpy()
 
     def predict(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """The label and its probability; the two texts of a pair are separated by a tab."""
-        labels = labels_of(model.config)
-        for batch in in_batches(texts, BATCH):
-            pairs = [text.split(SEPARATOR, 1) for text in batch]
-            ids = [tokenizer(*pair, truncation=True, max_length=self.job.length)["input_ids"] for pair in pairs]
-            for text, row in zip(
-                batch, np.concatenate(list(self._outputs(model, tokenizer, [{"input_ids": i} for i in ids]))), strict=True
-            ):
-                yield {"text": text, **_answer(row, labels)}
+        """The label and its probability; the two texts of a pair are separated by a tab. A text that had to be cut is `truncated`."""
+        labels, most = labels_of(model.config), self.job.length
+        read = _pair if self.kind() == "pairs" else _single
+        for batch in in_batches(((text, read(text)) for text in texts), BATCH):
+            examples = [{"input_ids": tokenizer(*parts, truncation=True, max_length=most)["input_ids"]} for _, parts in batch]
+            rows = np.concatenate(list(self._outputs(model, tokenizer, examples)))
+            for (text, parts), row in zip(batch, rows, strict=True):
+                cut = len(tokenizer(*parts, truncation=False, verbose=False)["input_ids"]) > most
+                yield {"text": text, **_answer(row, labels), **({"truncated": True} if cut else {})}
 
 
 def measured(found: np.ndarray, rows: Any, labels: Labels) -> dict[str, Any]:
@@ -111,8 +111,19 @@ def measured(found: np.ndarray, rows: Any, labels: Labels) -> dict[str, Any]:
     truth = np.asarray(rows["label"])
     groups = rows["group"] if "group" in rows.column_names else None
     if labels.kind == "regression":
-        return number_metrics(found, truth)
+        return number_metrics(found, truth, groups)
     return class_metrics(found, truth.astype(int) if labels.kind == "multi" else truth, labels.names, groups)
+
+
+def _single(text: str) -> list[str]:
+    return [text]
+
+
+def _pair(text: str) -> list[str]:
+    first, separator, second = text.partition(SEPARATOR)
+    if not (separator and first.strip() and second.strip()):
+        raise MixlabError(f"{text[:40]!r} is one text, and the model reads pairs; write the second after a tab")
+    return [first, second]
 
 
 def _answer(row: np.ndarray, labels: Labels) -> dict[str, Any]:
@@ -120,7 +131,8 @@ def _answer(row: np.ndarray, labels: Labels) -> dict[str, Any]:
         return {"value": round(float(row[0]), 6)}
     if labels.kind == "multi":
         scores = 1 / (1 + np.exp(-row))
-        return {"labels": [name for name, score in zip(labels.names, scores, strict=True) if score > 0.5]}
+        told = {name: round(float(score), 6) for name, score in zip(labels.names, scores, strict=True)}
+        return {"labels": [name for name, score in told.items() if score > 0.5], "scores": told}
     scores = np.exp(row - row.max())
     best = int(scores.argmax())
     return {"label": labels.names[best], "score": round(float(scores[best] / scores.sum()), 6)}

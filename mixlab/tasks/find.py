@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 
 from mixlab.errors import unknown
 from mixlab.tasks.base import Task
 from mixlab.tasks.job import Job
 
 
-def task_of(job: Job) -> Task:
-    """The task of a job."""
+def task_of(job: Job, say: Callable[[str], None] = lambda note: None) -> Task:
+    """The task of a job; `say` is told what its data hold."""
     found = {head: task for task in tasks() for head in task.heads}
     if job.task not in found:
         raise unknown("task with a recipe", job.task, found)
-    return found[job.task](job)
+    return found[job.task](job, say)
 
 
 def tasks() -> list[type[Task]]:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from mixlab.data.columns import Columns
+from mixlab.data.files import Unit
+from mixlab.data.labels import LabelKind
 from mixlab.errors import MixlabError, unknown
 from mixlab.modeling.architecture import read_settings
 from mixlab.training.settings import TrainingSettings
@@ -56,12 +58,28 @@ class Job:
     spans: Spans = field(default_factory=Spans)
     columns: Columns = field(default_factory=Columns)
     pairs: bool = False  # rows to classify hold two texts
+    label_kind: LabelKind | None = None  # None: as the training labels look
+    documents: Unit = "file"  # what one document of a plain text file is
     data_seed: int = 0  # of generated data
     epochs: float = 0  # passes over the training rows, which then decide the number of steps; 0: as many as the training settings say
 
     def __post_init__(self) -> None:
-        if not 0 <= self.epochs < math.inf:
-            raise MixlabError(f"epochs is {self.epochs}; give a number above 0, or 0 to count steps instead")
+        for name in ("data", "validation", "start"):
+            place = getattr(self, name)
+            if not (isinstance(place, str) and place.strip()) and not (place is None and name != "data"):
+                raise MixlabError(f"{name} is {place!r}; give a file, a folder (such as ./{place or 'texts'}) or a name")
+        for name, value, least in (
+            ("length", self.length, 1),
+            ("data_seed", self.data_seed, 0),
+            ("vocabulary.size", self.vocabulary.size, 1),
+        ):
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise MixlabError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+        for name, value in (("epochs", self.epochs), ("masking.rate", self.masking.rate)):
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+                raise MixlabError(f"{name} is {value!r}; it must be a number of at least 0")
+        if not isinstance(self.pairs, bool):
+            raise MixlabError(f"pairs is {self.pairs!r}; it must be true or false")
 
     def with_steps_for(self, examples: int | None) -> Job:
         """With the steps that its epochs come to; None: examples that cannot be counted."""
@@ -77,6 +95,8 @@ class Job:
         described = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("training", "columns")}
         described |= {"model": dict(self.model), "vocabulary": asdict(self.vocabulary), "masking": asdict(self.masking)}
         described |= {"spans": asdict(self.spans)}
+        usual = {"label_kind": None, "documents": "file"}  # left out, as in runs from before these could be set
+        described = {name: value for name, value in described.items() if name not in usual or value != usual[name]}
         return {**described, "columns": self.columns.given()}
 
     def with_settings(self, pairs: list[str] | tuple[str, ...]) -> Job:

@@ -36,21 +36,25 @@ class LanguageModelling(Task):
         return self.job.task == "causal-lm"
 
     def prepare(self, folder: Path) -> Prepared:
-        train = sources.read(self.job.data, "texts", self.job.columns, split=self.split("train"))
+        train, held_out = self.read(self.job.data, self.train_split), self.validation()
+        self.say(train.note)
         tokenizer = self.tokenizer(lambda: train.data["text"])
         model = self.build(tokenizer, {} if self.causal else {"labelled_logits_only": True})
         cache = folder / "cache"
-        examples = pretraining.chunks(train.data, tokenizer, self.job.length, cache, causal=self.causal)
-        valid = pretraining.chunks(self.validation().data, tokenizer, self.job.length, cache, causal=self.causal)
+        examples = pretraining.chunks(train.data, tokenizer, self.job.length, cache, causal=self.causal, progress=True)
+        valid = pretraining.chunks(held_out.data, tokenizer, self.job.length, cache, causal=self.causal)
         fingerprints = {"data": fingerprint.of_dataset(train.data), "tokenizer": fingerprint.of_tokenizer(tokenizer)}
         counts = pretraining.about(examples)
-        note = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {counts['examples']:,} examples of {self.job.length}"
-        return Prepared(model, tokenizer, examples, valid, self.collator(tokenizer), fingerprints=fingerprints, notes=(train.note, note))
+        self.say(f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {counts['examples']:,} examples of {self.job.length}")
+        return Prepared(model, tokenizer, examples, valid, self.collator(tokenizer), fingerprints=fingerprints)
+
+    def read(self, place: str, split: str | None) -> sources.Source:
+        return sources.read(place, "texts", self.job.columns, split=split, documents=self.job.documents)
 
     def validation(self) -> sources.Source:
         if self.job.validation is not None:
-            return sources.read(self.job.validation, "texts", self.job.columns)
-        return sources.read(self.job.data, "texts", self.job.columns, split="validation")
+            return self.read(self.job.validation, None)
+        return self.read(self.job.data, "validation")
 
     def collator(self, tokenizer: Any, seed: int | None = None) -> Any:
         seed = self.job.training.seed if seed is None else seed
@@ -68,7 +72,7 @@ class LanguageModelling(Task):
 
     def baselines(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
         """A 3-gram of the training tokens on the same tokens. For a masked one it sees the two tokens before it as they were."""
-        train = sources.read(self.job.data, "texts", self.job.columns, split=self.split("train"))
+        train = self.read(self.job.data, self.train_split)
         with self._examples(tokenizer, train) as seen, self._examples(tokenizer, self._texts(place, split)) as examples:
             nats = -Trigram(self._stream(seen), len(tokenizer)).log_probabilities(self._stream(examples))
             if self.causal:
@@ -90,7 +94,7 @@ class LanguageModelling(Task):
     def _texts(self, place: str | None, split: str | None) -> sources.Source:
         if place is None and split in (None, "validation"):
             return self.validation()
-        return sources.read(place or self.job.data, "texts", self.job.columns, split=split)
+        return self.read(place or self.job.data, split)
 
     @contextlib.contextmanager
     def _examples(self, tokenizer: Any, texts: sources.Source) -> Iterator[Any]:
@@ -104,6 +108,8 @@ class LanguageModelling(Task):
         for batch in DataLoader(Keyed(examples), BATCH, collate_fn=self.collator(tokenizer, EVALUATION_SEED)):
             labelled = int((batch["labels"] != IGNORED).sum())
             total, count = total + float(model(**batch).loss) * labelled, count + labelled
+        if not count:
+            raise MixlabError("the text to measure on holds no token that can be masked; give more of it, or text like the training text")
         return {"perplexity": math.exp(total / count), "loss": total / count, "labelled_tokens": count}
 
     def _next_token_metrics(self, model: Any, examples: Any) -> dict[str, Any]:

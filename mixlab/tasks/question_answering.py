@@ -37,13 +37,14 @@ class QuestionAnswering(Task):
         return stride_of(self.job.spans, self.job.length)
 
     def prepare(self, folder: Path) -> Prepared:
-        train, valid = self._read(self.job.data, self.split("train")), self.rows(None, None)
+        train, valid = self._read(self.job.data, self.train_split), self.rows(None, None)
+        self.say(train.note)
         tokenizer = self.tokenizer(lambda: [*train.data["question"], *dict.fromkeys(train.data["context"])])
         model = self.build(tokenizer)
         examples = windows.training(train.data, tokenizer, self.job.length, self.stride)
         lengths = finetuning.lengths(examples)
         holding = int((np.asarray(examples["start_positions"]) > 0).sum())
-        note = (
+        self.say(
             f"{len(train.data):,} questions, {len(examples):,} windows of up to {self.job.length} tokens that share {self.stride}; "
             f"{holding:,} hold the answer"
         )
@@ -57,7 +58,6 @@ class QuestionAnswering(Task):
             compute_metrics=self._headline(valid, windows.evaluation(valid, tokenizer, self.job.length, self.stride)),
             conclude=lambda trained: self._settle_threshold(trained, tokenizer, valid),
             fingerprints={"data": fingerprint.of_dataset(train.data), "tokenizer": fingerprint.of_tokenizer(tokenizer)},
-            notes=(train.note, note),
         )
 
     def rows(self, place: str | None, split: str | None) -> Any:
@@ -84,7 +84,7 @@ class QuestionAnswering(Task):
 
     def baselines(self, model: Any, tokenizer: Any, place: str | None, split: str | None) -> dict[str, Any]:
         """A random span of words, as long as answers of the training rows are; where some questions have none, never to answer."""
-        lengths = [len(gold["text"][0].split()) for gold in self._read(self.job.data, self.split("train")).data["answers"] if gold["text"]]
+        lengths = [len(gold["text"][0].split()) for gold in self._read(self.job.data, self.train_split).data["answers"] if gold["text"]]
         rows, draw = self.rows(place, split), np.random.default_rng(SEED)
         golds = _golds(rows)
         result = {"random span": measured([_random_span(context, lengths, draw) for context in rows["context"]], golds)}

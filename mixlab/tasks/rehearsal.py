@@ -14,6 +14,7 @@ from mixlab.tasks.job import Job
 from mixlab.training.meter import TRAINING, forward_flops, matmul_limit
 
 STEPS, EXAMPLES = 2, 2
+ROWS = 100_000  # the cost of which is told where rows decide the number of steps
 ACCELERATOR = 300e12  # FLOP/s that a large accelerator sustains on such work
 
 
@@ -35,7 +36,14 @@ def rehearse(job: Job) -> str:
         f"a step: {batch * job.length:,} tokens, {example * batch:.3g} FLOPs (3 times a forward pass, 2 per multiply-add)",
     ]
     if job.epochs:
-        return "\n".join([*lines, f"{job.epochs:g} passes over the data: as many steps as its rows fill"])
+        rows = example * job.epochs * ROWS
+        return "\n".join(
+            [
+                *lines,
+                f"{job.epochs:g} passes over the data: {rows:.3g} FLOPs for every {ROWS:,} rows of full length, "
+                f"about {_time(rows / ACCELERATOR)} on one accelerator that sustains {ACCELERATOR / 1e12:.0f} TFLOP/s",
+            ]
+        )
     whole, here = example * batch * job.training.steps, matmul_limit(torch.device("cpu"))
     return "\n".join(
         [

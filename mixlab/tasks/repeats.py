@@ -10,7 +10,7 @@ from typing import Any
 
 from mixlab.errors import MixlabError
 from mixlab.tasks.job import Job
-from mixlab.tasks.runs import opened, train
+from mixlab.tasks.runs import opened, quiet, train
 
 NAME = "seed-"  # and the seed: the folder of one of several runs
 
@@ -32,6 +32,7 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(inside, key=lambda path: int(path.name.removeprefix(NAME))) or [folder]
 
 
+@quiet()
 def measured(folder: Path, data: str | None = None, split: str | None = None, baselines: bool = False) -> dict[str, Any]:
     """The metrics of a run; of several, those of each, and what they amount to. Baselines are the same for all, and measured once."""
     runs = runs_in(folder)

@@ -38,10 +38,7 @@ def quiet() -> Iterator[None]:
 @quiet()
 def train(job: Job, folder: Path, *, allow_changes: bool = False, say: Callable[[str], None] = print, progress: bool = True) -> Any:
     """Prepare the data, then train in the folder, or continue the run that it holds."""
-    prepared = task_of(job).prepare(folder)
-    for note in prepared.notes:
-        if note:
-            say(note)
+    prepared = task_of(job, say).prepare(folder)
     job = job.with_steps_for(len(prepared.train) if hasattr(prepared.train, "__len__") else None)
     return fit(
         prepared.model,

@@ -77,7 +77,7 @@ class RunDirectory:
             *self._compare("recipe.json", recipe, anew=allow_changes),
             *self._compare("fingerprints.json", fingerprints, anew=allow_changes),
         ]
-        if changes and not allow_changes:
+        if changes and self.started() and not allow_changes:
             shown = "; ".join(changes[:4]) + (f"; and {len(changes) - 4} more" if len(changes) > 4 else "")
             raise MixlabError(f"{self.path} holds a run with other settings: {shown}; choose another folder, or allow changes")
         if others := self._compare("versions.json", versions()):
@@ -89,6 +89,11 @@ class RunDirectory:
                 file.write(f"{_now()}  {shlex.join(sys.argv)}\n")
                 for change in changes:
                     file.write(f"{_now()}  changed {change}\n")
+
+    def started(self) -> bool:
+        """Whether there is something that other settings would spoil: a number, a checkpoint or a model."""
+        written = self.metrics.is_file() and self.metrics.stat().st_size > 0
+        return written or self.model.exists() or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
 
     def _compare(self, name: str, now: Mapping[str, Any], *, anew: bool = True) -> list[str]:
         try:

@@ -213,5 +213,7 @@ def test_the_demo_ends_with_a_report(tmp_path: Path) -> None:
     assert f"open {tmp_path / 'demo' / 'report.html'}" in done.stdout
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     assert "What the gates learned" in page
-    assert page.count("data:image/png;base64,") == 4
+    assert page.count("data:image/png;base64,") == 6  # W of four blocks, the nearest Toeplitz matrix of one, and the same shuffled
+    assert "the same, shuffled" in page
+    assert page.count("[MASK]") >= 3
     assert len(page) < 500_000

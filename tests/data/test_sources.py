@@ -199,7 +199,7 @@ def test_a_dataset_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_hub_out_of_reach_is_one_line() -> None:
-    with pytest.raises(MixlabError, match=r"nobody/nothing-of-this-name could not be read") as caught:
+    with pytest.raises(MixlabError, match=r"none of .*pydocs.*could not be had from the Hub: .*not cached") as caught:
         read("nobody/nothing-of-this-name", "texts", split="train")
     assert "\n" not in str(caught.value)
 
@@ -209,6 +209,17 @@ def test_built_in_sources_by_name() -> None:
     assert len(read("pairs", "pairs", split="test").data) == 1000
     with pytest.raises(MixlabError, match="say which"):
         read("pairs", "pairs")
+
+
+def test_training_texts_leave_out_what_is_held_out(write: Write, tmp_path: Path) -> None:
+    for name in ("a", "b", "valid", "test"):
+        write(f"d/{name}.txt", name)
+    assert read(tmp_path / "d", "texts", split="train").data["text"] == ["a", "b"]
+    assert read(tmp_path / "d", "texts", split="validation").data["text"] == ["valid"]
+    assert len(read(tmp_path / "d", "texts").data) == 4
+    write("e/valid.txt", "x")
+    with pytest.raises(MixlabError, match="to measure on alone"):
+        read(tmp_path / "e", "texts", split="train")
 
 
 def test_splits_of_a_folder(write: Write, tmp_path: Path) -> None:

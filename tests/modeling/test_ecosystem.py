@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments, pipeline
+from transformers import AutoModel, PreTrainedTokenizerFast, Trainer, TrainingArguments, pipeline
 
 import mixlab
 from mixlab.modeling.heads import IGNORED
@@ -216,6 +216,20 @@ def test_pipelines_do_not_depend_on_the_batch(arch: str, task: str, tokenizer: A
         assert {entry[key] for entry in one} <= {"bad", "fair", "good"}
         assert [entry[key] for entry in one] == [entry[key] for entry in three]
         assert [entry["score"] for entry in one] == pytest.approx([entry["score"] for entry in three], abs=1e-5)
+
+
+@EVERY_TEXT_ARCH
+def test_sentence_transformers_load_the_folder(arch: str, tokenizer: Any, tmp_path: Path) -> None:
+    """An embedding is the mean over a text's own tokens, alone or padded in a batch."""
+    library = pytest.importorskip("sentence_transformers", reason="of the dev extra")
+    place = local(arch, "masked-lm", tokenizer, tmp_path, vocab_size=len(tokenizer))
+    encoder = library.SentenceTransformer(place, device="cpu")
+    texts = [SENTENCE, "cats"]
+    found = encoder.encode(texts, convert_to_tensor=True)
+    for text, embedding in zip(texts, found, strict=True):
+        with torch.no_grad():
+            states = AutoModel.from_pretrained(place)(**tokenizer(text, return_tensors="pt")).last_hidden_state
+        torch.testing.assert_close(embedding, states[0].mean(0), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("arch", archs_with("causal"))

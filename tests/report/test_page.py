@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from html.parser import HTMLParser
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixlab.report.charts import Series, heatmap, line_chart, png, ticks
+from mixlab.report.charts import Series, bar_chart, heatmap, line_chart, png, ticks
 from mixlab.report.page import Page, Section, Table
 
 HOSTILE = [
@@ -44,7 +45,8 @@ class Seen(HTMLParser):
 
 def page(text: str) -> Page:
     chart = line_chart(text, text, text, [Series(text, [(0, 1), (1, 2)])])
-    section = Section(text, [text], Table([text], [[text]]), [chart, heatmap(torch.eye(3), text)], code=text)
+    bars = bar_chart(text, [text], [(text, [1.0])], lambda value: text)
+    section = Section(text, [text], Table([text], [[text]], [text]), [chart, bars, heatmap(torch.eye(3), text)], code=text, notes=[text])
     return Page(text, text, [section])
 
 
@@ -95,3 +97,34 @@ def test_numbers_that_are_not_finite_are_left_out() -> None:
     assert "nan" not in drawn
     assert drawn.count("polyline") == 1
     assert "no numbers" in line_chart("loss", "step", "loss", [Series("a", [(0, float("nan"))])])
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    drawn = bar_chart("shares", ["a", "b"], [("one", [0.5, 0.25]), ("two", [0.0, -1.0])], lambda share: f"{share:.0%}")
+    lengths = [float(width) for width in re.findall(r'width="([\d.]+)" height="18"', drawn)]
+    assert lengths == [lengths[0], lengths[0] / 2, 0.0, 0.0]
+    assert "50%" in drawn
+    assert "nan" not in bar_chart("nothing", ["a"], [("one", [0.0])], str)
+
+
+def test_names_of_lines_stay_apart_and_above_the_axis() -> None:
+    """Three lines that end in one point at the bottom, and one far above."""
+    drawn = line_chart("t", "x", "y", [Series(name, [(0, 1), (1, 0)]) for name in "abc"] + [Series("d", [(0, 1), (1, 1)])])
+    places = [float(y) for y in re.findall(r'class="name s\d" x="\d+" y="([\d.]+)"', drawn)]
+    assert min(b - a for a, b in itertools.pairwise(sorted(places))) >= 20
+    assert max(places) <= 320 - 56 + 4
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["1,024", "12.5", "-3", "95%", "1e-05"], "number"),
+        (["1", "about 2"], "short"),
+        (["x" * 34], "short"),
+        (["x" * 35, "1"], "words"),
+        (["1.2.3"], "short"),
+    ],
+)
+def test_columns_of_numbers_stand_to_the_right(cells: list[str], kind: str) -> None:
+    assert Table(["a"], [[cell] for cell in cells]).kinds == [kind]
+    assert f'<td class="{kind}">' in Page("t", "a", [Section("s", table=Table(["a"], [[cell] for cell in cells]))]).html()

@@ -46,6 +46,14 @@ def test_settings_that_need_each_other_are_applied_together() -> None:
         ("pretrain-small", ("steps",), "key=value"),
         ("pretrain-small", ("steps=5",), "warmup is 100"),
         ("pretrain-small", ("steps=many",), "wrong kind"),
+        ("pretrain-small", ("length=abc",), "length is 'abc'; it must be a whole number"),
+        ("pretrain-small", ("vocabulary.size=0.5",), "vocabulary.size is 0.5"),
+        ("pretrain-small", ("masking.rate=much",), "masking.rate is 'much'"),
+        ("pretrain-small", ("data=",), "data is ''; give a file"),
+        ("pretrain-small", ("data=2024",), "such as ./2024"),
+        ("classify", ("validation=5",), "validation is 5"),
+        ("classify", ("epochs=-1",), "epochs is -1"),
+        ("classify", ("pairs=maybe",), "pairs is 'maybe'"),
         ("pretrain-small", ("masking.rat=0.1",), "did you mean 'masking.rate'?"),
     ],
 )
@@ -61,5 +69,7 @@ def test_a_table_is_read_as_pairs_where_the_recipe_or_a_column_says_so() -> None
     assert kinds == ["sentences", "pairs"]
     assert Classification(job_of("classify", ("data=nli.csv", "columns.text_pair=claim"))).kind() == "pairs"
     assert Classification(job_of("classify", ("data=pairs",))).kind() == "pairs"
+    assert Classification(job_of("paper-mnli")).train_split == "train"
+    assert Classification(job_of("classify", ("data=owner/name#part", "validation=owner/name#rest"))).train_split is None
     with pytest.raises(MixlabError, match="use sentences or pairs"):
         Classification(job_of("classify", ("data=pydocs",))).kind()

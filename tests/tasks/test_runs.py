@@ -110,5 +110,107 @@ def test_commands_read_files_and_refuse_what_is_no_run(masked: Path, tmp_path: P
         with pytest.raises(MixlabError):
             cli.run(command[0], command[1:])
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 [MASK]\n")
-    with pytest.raises(MixlabError, match=r"latin\.txt:1: not UTF-8"):
+    with pytest.raises(MixlabError, match=r"latin\.txt, line 1: not UTF-8"):
         cli.run("predict", [str(masked), "--input", str(tmp_path / "latin.txt")])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"ba [MASK]\n\nba di\n", r"line 3: 'ba di' has no \[MASK\]"),
+        (b"ba [MASK]\n" + b"ba " * 40 + b"[MASK]\n", "line 2: .* reads at most 16"),
+        (b"ba [MASK]\nb\0a [MASK]\n", "line 2: a NUL byte"),
+        (b"\xff\xfeb\0a\0", "line 1: a NUL byte"),
+    ],
+)
+def test_a_text_that_cannot_be_predicted_is_told_by_its_line(masked: Path, tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "texts.txt").write_bytes(content)
+    with pytest.raises(MixlabError, match=rf"texts\.txt, {message}"):
+        cli.run("predict", [str(masked), "--input", str(tmp_path / "texts.txt")])
+    with pytest.raises(MixlabError, match="No such file"):
+        cli.run("predict", [str(masked), "--input", str(tmp_path / "none.txt")])
+
+
+def test_a_byte_order_mark_is_no_text(masked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts.txt").write_bytes(b"\xef\xbb\xbfba [MASK]\r\n")
+    cli.run("predict", [str(masked), "--input", str(tmp_path / "texts.txt")])
+    assert json.loads(capsys.readouterr().out)["text"] == "ba [MASK]"
+
+
+def test_a_run_of_pairs_wants_pairs_and_others_read_a_tab_as_a_blank(corpus: Path, tmp_path: Path) -> None:
+    rows = [json.dumps({"text": "ba di", "text_pair": f"fa {word}", "label": word}) for word in ("yes", "no") * 8]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    place = (f"data={tmp_path / 'pairs.jsonl'}", f"validation={tmp_path / 'pairs.jsonl'}", "vocabulary.size=300")
+    train(job_of("classify-pairs", (*QUICK, "epochs=0", *place)), tmp_path / "pairs", progress=False)
+    task, model, tokenizer = opened(tmp_path / "pairs")
+    (tmp_path / "lines.txt").write_text("ba\tfa\n" * 3 + "ba\n" + "ba\tfa\n" * 3, encoding="utf-8")
+    with pytest.raises(MixlabError, match=r"lines\.txt, line 4: 'ba' is one text"):
+        cli.run("predict", [str(tmp_path / "pairs"), "--input", str(tmp_path / "lines.txt")])
+    found = list(task.predict(model, tokenizer, ["ba\tfa", "ba\t" + "fa " * 40]))
+    assert [record.get("truncated", False) for record in found] == [False, True]
+
+    train(quick("classify", corpus, "csv", "epochs=0"), tmp_path / "single", progress=False)
+    task, model, tokenizer = opened(tmp_path / "single")
+    one, other = task.predict(model, tokenizer, ["ba\tfa", "ba fa"])
+    assert one["score"] == other["score"]
+
+
+def test_data_without_rows_to_measure_on_are_refused_before_any_work(corpus: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    for place in (corpus / "train.txt", corpus / "train.csv"):
+        recipe = "classify" if place.suffix == ".csv" else "pretrain-small"
+        with pytest.raises(MixlabError, match=r"is one file and has no split 'validation'; .* validation=PLACE"):
+            train(job_of(recipe, (*QUICK, f"data={place}")), tmp_path / "run", say=said.append, progress=False)
+    assert not any("tokenizer" in line for line in said)
+
+
+def test_what_was_found_is_said_before_the_work_that_follows(corpus: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    train(quick("classify", corpus, "csv", "epochs=0"), tmp_path / "run", say=said.append, progress=False)
+    assert [line.partition(",")[0] for line in said[:3]] == [
+        f"{corpus / 'train.csv'}: text = 'text'",
+        "40 training rows",
+        "training a wordpiece tokenizer of 300 entries",
+    ]
+
+
+def test_whole_numbers_can_be_meant_as_numbers(tmp_path: Path) -> None:
+    (tmp_path / "stars.csv").write_text("text,stars,source\n" + "ba di,1,a\nba fa,5,b\n" * 8, encoding="utf-8")
+    place = (f"data={tmp_path / 'stars.csv'}", f"validation={tmp_path / 'stars.csv'}", "vocabulary.size=300", "epochs=0")
+    with pytest.raises(MixlabError, match="label_kind=regression"):
+        train(job_of("classify", (*QUICK, *place)), tmp_path / "refused", progress=False)
+    train(job_of("classify", (*QUICK, *place, "label_kind=regression")), tmp_path / "run", progress=False)
+    assert read_job(tmp_path / "run").label_kind == "regression"
+    task, model, tokenizer = opened(tmp_path / "run")
+    scores = task.evaluate(model, tokenizer, None, None)
+    assert scores["by_source"].keys() == {"a", "b"}
+    assert len(scores["pearson_95"]) == 2
+    with pytest.raises(MixlabError, match="unknown kind of labels"):
+        train(job_of("classify", (*QUICK, *place, "label_kind=ordinal")), tmp_path / "other", progress=False)
+
+
+def test_a_run_of_several_labels_tells_each_score(tmp_path: Path) -> None:
+    rows = [json.dumps({"text": f"ba {i}", "label": ["x", "y"][: 1 + i % 2]}) for i in range(16)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    place = (f"data={tmp_path / 'rows.jsonl'}", f"validation={tmp_path / 'rows.jsonl'}", "vocabulary.size=300", "epochs=0")
+    train(job_of("classify", (*QUICK, *place)), tmp_path / "run", progress=False)
+    task, model, tokenizer = opened(tmp_path / "run")
+    (record,) = task.predict(model, tokenizer, ["ba 3"])
+    assert record["scores"].keys() == {"x", "y"}
+    assert record["labels"] == [name for name, score in record["scores"].items() if score > 0.5]
+    scores = task.evaluate(model, tokenizer, None, None)
+    assert sum(map(sum, scores["confusion"]["rows"][0])) == scores["items"] == 16
+
+
+def test_a_text_without_a_token_to_mask_is_refused(masked: Path, tmp_path: Path) -> None:
+    (tmp_path / "unknown.txt").write_text("漢", encoding="utf-8")
+    task, model, tokenizer = opened(masked)
+    with pytest.raises(MixlabError, match="no token that can be masked"):
+        task.evaluate(model, tokenizer, str(tmp_path / "unknown.txt"), None)
+
+
+def test_a_text_file_can_hold_a_document_per_line(corpus: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    train(quick("pretrain-small", corpus, "txt", "documents=line"), tmp_path / "run", say=said.append, progress=False)
+    assert said[-1].startswith("30 documents,")
+    assert read_job(tmp_path / "run").documents == "line"

@@ -91,6 +91,9 @@ def settle(run: RunDirectory, **changes: Any) -> None:
 def test_a_changed_recipe_or_dataset_is_refused_with_the_difference(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     settle(run)
+    settle(run, steps=99)  # nothing was trained yet that other settings could spoil
+    settle(run)
+    run.metrics.write_text('{"step": 1}\n', encoding="utf-8")
     settle(run)
     with pytest.raises(MixlabError, match=r"other settings: data\.rows: 40 -> 50; steps: 24 -> 30; choose") as caught:
         settle(run, data={"name": "rule", "rows": 50}, steps=30)
