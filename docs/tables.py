@@ -30,7 +30,8 @@ def presets() -> str:
     """Counts of all presets beside the published ones."""
     rows = []
     for row in preset_table():
-        cells = [f"`{row['preset']}`", row["source"], f"{row['params']:,}", row["published"] or "", row["difference"]]
+        cells = [f"`{row['preset']}`", row["source"], f"{row['params']:,}", row["published"] or ""]
+        cells.append(f"{row['difference']}: {row['note']}" if row["note"] else row["difference"])
         rows.append([*cells, str(row["length"]), f"{row['macs'] / 1e9:.2f}"])
     return markdown(["preset", "source", "parameters", "published", "difference", "n", "G MACs"], rows)
 

@@ -76,14 +76,14 @@ class DenseWeight(StaticWeight):
     def interpolated(self, old: int, new: int, prefix: int) -> tuple[DenseWeight, str]:
         weight = self.like(prefix + new * new, self.causal)
         with torch.no_grad():
-            columns = _rescale_last(self.weight, old, new, prefix)
+            columns = rescale_last(self.weight, old, new, prefix)
             # A finer image has more tokens to sum over, so each must count for less.
             columns[..., prefix:] *= old * old / (new * new)
-            weight.weight.copy_(_rescale_last(columns.mT, old, new, prefix).mT)
+            weight.weight.copy_(rescale_last(columns.mT, old, new, prefix).mT)
         return weight, f"dense W interpolated in 2-D from {old} x {old} to {new} x {new} patches (bilinear, row sums kept)"
 
 
-def _rescale_last(x: Float[Tensor, "H a t"], old: int, new: int, prefix: int) -> Float[Tensor, "H a s"]:
+def rescale_last(x: Float[Tensor, "H a t"], old: int, new: int, prefix: int) -> Float[Tensor, "H a s"]:
     """Read the last axis, behind `prefix` entries, as an image and resize it from `old` to `new` a side."""
     image = x[..., prefix:].unflatten(-1, (old, old))  # H a old old
     image = F.interpolate(image, size=(new, new), mode="bilinear", align_corners=False)

@@ -111,6 +111,7 @@ def preset_table() -> list[dict[str, Any]]:
                 "params": counted.params,
                 "published": preset.published,
                 "difference": difference(counted.params, preset.published),
+                "note": preset.note,
                 "macs": counted.macs,
                 "length": counted.length,
             }

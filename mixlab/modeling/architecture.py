@@ -26,6 +26,7 @@ class Preset:
     task: str
     source: str
     published: str | None = None  # as printed, with its unit: "130M"
+    note: str = ""  # what the publication counts otherwise, where the printed number differs
 
     def config(self, architecture: Architecture, overrides: Mapping[str, Any]) -> MixerConfig:
         fields = architecture.field_names()
