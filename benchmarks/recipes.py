@@ -53,6 +53,9 @@ def experiments() -> Iterator[Experiment]:
             recipe = "classify" if name == "sst2" else "classify-pairs"
             settings = (f"data={{data}}/{train_file}", f"validation={{data}}/{valid_file}", start, *MORE.get(name, ()))
             yield Experiment(f"{name}-{arch}", recipe, arch, data, settings, seeds)
+        places = ("data={data}/squad_v1/train_4k.jsonl", "validation={data}/squad_v1/dev.jsonl")
+        yield Experiment(f"squad-{arch}", "answer", arch, "SQuAD v1.1, 4,330 questions", (*places, start))
+        yield Experiment(f"questions-{arch}", "answer", arch, "generated questions", ())
     for arch in RATES:
         places = ("data={data}/tinyshakespeare/train.txt", "validation={data}/tinyshakespeare/valid.txt")
         yield Experiment(f"shakespeare-{arch}", "causal-small", arch, "tiny Shakespeare", places)
