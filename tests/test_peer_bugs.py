@@ -310,7 +310,7 @@ def padding_into_the_gate(patch: Patch) -> None:
 
 
 def padding_into_the_attention(patch: Patch) -> None:
-    patch.setattr(SelfAttention, "allowed", lambda self, tokens, seen: None)
+    patch.setattr(SelfAttention, "allowed", lambda self, tokens, seen, explicit=False: None)
 
 
 def places_from_the_padding(patch: Patch) -> None:

@@ -32,6 +32,15 @@ ROOMS = [
 ]
 
 
+LARGER = ("swin", "conformer", "unet")  # stages, stems and skips of their own
+
+
+def most_lines(path: Path) -> int:
+    if path.parent.name != "archs":
+        return 300
+    return 250 if path.stem in LARGER else 150
+
+
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -55,7 +64,7 @@ def code_lines(path: Path) -> int:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_files_and_functions_fit_on_a_screen_or_few(path: Path) -> None:
     """A reader holds a screen in mind; an architecture is read in one sitting."""
-    assert code_lines(path) <= (150 if path.parent.name == "archs" else 300)
+    assert code_lines(path) <= most_lines(path)
     for function in functions(path):
         assert (function.end_lineno or 0) - function.lineno < 60, function.name
 
@@ -84,15 +93,21 @@ def test_imports_point_down(path: Path) -> None:
                 assert not any(name.split(".")[0] == "torch" for name in names)
 
 
+def class_body(cls: type) -> list[ast.stmt]:
+    definitions = [node for node in tree(Path(inspect.getfile(cls))).body if isinstance(node, ast.ClassDef) and node.name == cls.__name__]
+    return definitions[0].body
+
+
 def test_a_setting_is_written_once() -> None:
-    """A field that a configuration inherits and declares again has two defaults, and one of them is wrong."""
+    """A field that a configuration inherits and declares again has two types, and one of them is wrong; a new default it may assign."""
     from mixlab import registry
     from mixlab.modeling.architecture import load
 
     for arch in registry.archs():
         seen: dict[str, str] = {}
         for cls in [c for c in load(arch).config.__mro__ if c.__module__.startswith("mixlab.")]:
-            for name in inspect.get_annotations(cls):
+            fields = [node for node in class_body(cls) if isinstance(node, ast.AnnAssign)]
+            for name in [node.target.id for node in fields if isinstance(node.target, ast.Name)]:
                 assert name not in seen, f"{name} in {cls.__name__} and {seen[name]}"
                 seen[name] = cls.__name__
 

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from mixlab.accounting import Line, in_group
@@ -25,20 +24,10 @@ from mixlab.accounting.parts import layer_norm, linear
 from mixlab.errors import MixlabError
 from mixlab.layers import GMLPBlock, Tokens
 from mixlab.layers.drop_path import drop_path_rate
+from mixlab.modeling import foreign
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import MixerConfig, Number
-from mixlab.modeling.foreign import (
-    Importer,
-    Rename,
-    State,
-    count_layers,
-    image_settings,
-    modules,
-    shape_of,
-    tensors,
-    with_head,
-    without_head,
-)
+from mixlab.modeling.foreign import Importer, Rename, count_layers, image_settings, modules, shape_of, tensors
 from mixlab.modeling.traits import TASKS, Traits
 
 
@@ -199,22 +188,18 @@ def lucidrains_settings(state: Mapping[str, Tensor]) -> dict[str, Any]:
     settings = block_settings(state, LUCIDRAINS + r"proj_in\.0\.weight", LUCIDRAINS + r"sgu\.weight")
     settings |= {"layer_norm_eps": 1e-5, "gate_norm_eps": 1e-5}
     if "to_patch_embed.1.weight" in state:
-        width = state["to_patch_embed.1.weight"].shape[1]
-        patch = next((p for p in range(1, width + 1) if 3 * p * p == width), None)
-        if patch is None:
-            raise MixlabError(f"patches of {width} numbers are not square with 3 channels; only RGB images can be imported")
+        patch = foreign.patch_side(state["to_patch_embed.1.weight"].shape[1])
         return image_settings(settings, patch, 3, len(state["to_logits.2.bias"]))
     return {**settings, "vocab_size": len(state["to_embed.weight"]), "tie_word_embeddings": False, "head_bias": True}
 
 
-def lucidrains_prepare(state: State) -> State:
+def lucidrains_prepare(state: foreign.State) -> foreign.State:
     """`circulant_matrix=True` is, in that package, a lower triangle of taps (the last is its diagonal), scaled by position."""
     state = dict(state)
     for name in [name for name in state if name.endswith("sgu.circulant_pos_x")]:
         base = name.removesuffix("circulant_pos_x")
         taps, rows, columns = state[base + "weight"].flip(-1), state.pop(name), state.pop(base + "circulant_pos_y")
-        offset = torch.arange(taps.shape[1])[:, None] - torch.arange(taps.shape[1])
-        state[base + "weight"] = taps[:, offset.clamp(min=0)] * (offset >= 0) * rows[..., None] * columns[:, None]
+        state[base + "weight"] = foreign.lower_triangle(taps) * rows[..., None] * columns[:, None]
     return state
 
 
@@ -222,15 +207,9 @@ def lucidrains_task(state: Mapping[str, Tensor]) -> str:
     return "image-classification" if "to_patch_embed.1.weight" in state else "masked-lm"
 
 
-def _lucidrains_patches(weight: Tensor) -> Tensor:
-    """A linear layer on flattened patches (d, c*p*p) as the kernel of a convolution."""
-    patch = round((weight.shape[1] // 3) ** 0.5)
-    return weight.unflatten(1, (3, patch, patch))
-
-
 LUCIDRAINS_RENAMES = [
     Rename(r"to_embed\.weight", "model.stem.tokens.weight"),
-    Rename(r"to_patch_embed\.1\.weight", "model.stem.projection.weight", _lucidrains_patches),
+    Rename(r"to_patch_embed\.1\.weight", "model.stem.projection.weight", foreign.patches_as_kernel),
     Rename(r"to_patch_embed\.1\.bias", "model.stem.projection.bias"),
     *modules(LUCIDRAINS, {"norm": "norm", "proj_in.0": "U", "sgu.norm": "gate.norm", "proj_out": "V"}),
     *tensors(LUCIDRAINS, {"sgu.weight": "gate.spatial.weight", "sgu.bias": "gate.bias"}),
@@ -276,8 +255,8 @@ IMPORTERS = [
         renames=[
             Rename(r"stem\.proj\.(weight|bias)", r"model.stem.projection.\1"),
             *modules(TIMM, {"norm": "norm", "mlp_channels.fc1": "U", "mlp_channels.gate.norm": "gate.norm", "mlp_channels.fc2": "V"}),
-            *tensors(TIMM, {"mlp_channels.gate.proj.weight": "gate.spatial.weight"}, with_head, without_head),
-            *tensors(TIMM, {"mlp_channels.gate.proj.bias": "gate.bias"}, with_head, without_head),
+            *tensors(TIMM, {"mlp_channels.gate.proj.weight": "gate.spatial.weight"}, foreign.with_head, foreign.without_head),
+            *tensors(TIMM, {"mlp_channels.gate.proj.bias": "gate.bias"}, foreign.with_head, foreign.without_head),
             Rename(r"norm\.(weight|bias)", r"model.body.norm.\1"),
             Rename(r"head\.(weight|bias)", r"classifier.\1"),
         ],
@@ -298,7 +277,7 @@ IMPORTERS = [
         task=lambda _: "features",
         renames=[
             *modules(LABML, {"norm": "norm", "proj1": "U", "sgu.norm": "gate.norm", "proj2": "V"}),
-            *tensors(LABML, {"sgu.weight": "gate.spatial.weight", "sgu.bias": "gate.bias"}, with_head),
+            *tensors(LABML, {"sgu.weight": "gate.spatial.weight", "sgu.bias": "gate.bias"}, foreign.with_head),
             Rename(r"(?:.*\.)?norm\.(weight|bias)", r"model.body.norm.\1"),
         ],
         note="labml saves the blocks alone: the embeddings stay as initialised",
@@ -311,7 +290,7 @@ IMPORTERS = [
         renames=[
             Rename(r"embedding\.weight", "model.stem.tokens.weight"),
             *modules(BLOG, {"norm": "norm", "channel_proj1": "U", "sgu.norm": "gate.norm", "channel_proj2": "V"}),
-            *tensors(BLOG, {"sgu.proj.weight": "gate.spatial.weight", "sgu.proj.bias": "gate.bias"}, with_head),
+            *tensors(BLOG, {"sgu.proj.weight": "gate.spatial.weight", "sgu.proj.bias": "gate.bias"}, foreign.with_head),
             Rename(r"fc\.(weight|bias)", r"lm_head.\1"),
         ],
     ),

@@ -35,8 +35,8 @@ class MixerMlpConfig(MixerConfig):
 
     model_type = "mixlab-mixer"
 
-    modality: Literal["text", "image", "audio"] = "image"
-    pooling: Literal["cls", "mean", "last", "map"] = "mean"
+    modality = "image"
+    pooling = "mean"
     intermediate_size: int = 2048
     tokens_intermediate_size: int = 256
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu"

@@ -144,9 +144,7 @@ class MixerModel(MixerPreTrainedModel):
                 tokens = Tokens(to_front(x, slots), to_front(mask, slots), record=record)
 
         x = self.body(tokens).x
-        kept = {kind: record.of(kind) for kind in record.wanted}
-        for kind in [kind for kind, values in kept.items() if not values]:
-            raise MixlabError(f"{self.config.model_type} keeps no {kind} to output; ask for something else")
+        kept = self.kept(record)
         if slots is not None and mask is not None:
             for kind, values in kept.items():
                 if kind != "hidden":
@@ -224,6 +222,13 @@ class MixerModel(MixerPreTrainedModel):
             raise MixlabError(f"{self.config.model_type} has no attention to output; output_maps=True shows how it mixes tokens")
         wanted = {"hidden": hidden, "attention": attentions, "maps": maps}
         return Record(frozenset(kind for kind, yes in wanted.items() if yes))
+
+    def kept(self, record: Record) -> dict[str, tuple[Tensor, ...]]:
+        """What the body recorded of each kind that was asked for."""
+        kept = {kind: record.of(kind) for kind in record.wanted}
+        for kind in [kind for kind, values in kept.items() if not values]:
+            raise MixlabError(f"{self.config.model_type} keeps no {kind} to output; ask for something else")
+        return kept
 
 
 def default_stem(config: MixerConfig) -> TextStem | PatchStem | FrameStem:

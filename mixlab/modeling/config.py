@@ -82,7 +82,10 @@ class MixerConfig(PreTrainedConfig):
 
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         # Annotations that are text (a future import in the file) would pass @strict unchecked.
-        cls.__annotations__ = inspect.get_annotations(cls, eval_str=True)
+        own = inspect.get_annotations(cls, eval_str=True)
+        # `modality = "image"` in an architecture gives an inherited field another default; what the field is was said once.
+        inherited = {name: field.type for name, field in cls.__dataclass_fields__.items() if name in vars(cls) and name not in own}
+        cls.__annotations__ = {**own, **inherited}
         super().__init_subclass__(*args, **kwargs)
         strict(cls)
         cls.__init__ = _with_one_line_errors(cls.__init__)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mixlab.errors import MixlabError
@@ -75,6 +77,26 @@ def image_settings(settings: dict[str, Any], patch: int, channels: int, labels: 
         raise MixlabError(f"{patches} patches are not a square; only models of square images can be imported")
     image = {"image_size": side * patch, "patch_size": patch, "num_channels": channels, "num_labels": labels}
     return {**settings, **image, "modality": "image", "pooling": "mean"}
+
+
+def patch_side(width: int, channels: int = 3) -> int:
+    """The side of the patches that a linear layer reads flattened."""
+    side = math.isqrt(width // channels)
+    if channels * side * side != width:
+        raise MixlabError(f"patches of {width} numbers are not square with {channels} channels; only RGB images can be imported")
+    return side
+
+
+def patches_as_kernel(weight: Tensor) -> Tensor:
+    """A linear layer on flattened RGB patches (d, c*p*p) as the kernel of a convolution (d c p p)."""
+    side = patch_side(weight.shape[1])
+    return weight.unflatten(1, (3, side, side))
+
+
+def lower_triangle(taps: Tensor) -> Tensor:
+    """Taps by distance (H n, the first is the diagonal's) as causal matrices (H n n)."""
+    distance = torch.arange(taps.shape[1])[:, None] - torch.arange(taps.shape[1])
+    return taps[:, distance.clamp(min=0)] * (distance >= 0)
 
 
 def with_head(tensor: Tensor) -> Tensor:

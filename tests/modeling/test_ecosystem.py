@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedTokenizerFast, Trainer, TrainingArguments, pipeline
 
-import mixlab
-from mixlab.modeling.heads import IGNORED
-from tests.modeling.tiny import answer, archs_with, blocks, every_task, inputs_for, tiny
+from mixlab.modeling.inputs import IGNORED
+from tests.modeling.tiny import answer, archs_for, archs_with, blocks, every_task, inputs_for, tasks_of, tiny
 
-TEXT_ARCHS = [arch for arch in mixlab.archs() if "masked-lm" in mixlab.config(f"{arch}-tiny").traits.tasks]
+TEXT_ARCHS = archs_for("masked-lm")
 EVERY_TEXT_ARCH = pytest.mark.parametrize("arch", TEXT_ARCHS)
 EVERY_TASK = pytest.mark.parametrize(("arch", "task"), every_task())
 ROOT = Path(__file__).parents[2]
@@ -73,7 +72,7 @@ def losses(trainer: Trainer) -> list[float]:
 @EVERY_TEXT_ARCH
 @pytest.mark.parametrize("task", ["masked-lm", "sequence-classification", "causal-lm"])
 def test_trainer_trains(arch: str, task: str, tmp_path: Path) -> None:
-    if task not in mixlab.config(f"{arch}-tiny").traits.tasks:
+    if task not in tasks_of(arch):
         pytest.skip(f"{arch} does not declare {task}")
     model = tiny(arch, task, scale=0.02, **({"num_labels": 3} if task == "sequence-classification" else {}))
     before = copy.deepcopy(model.state_dict())
@@ -88,7 +87,7 @@ def test_trainer_trains(arch: str, task: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", ["masked-lm", "causal-lm"])
 def test_accumulation_is_a_larger_batch(arch: str, task: str, tmp_path: Path) -> None:
     """Because the heads divide by the labels of the whole accumulated batch, not of each part of it."""
-    if task not in mixlab.config(f"{arch}-tiny").traits.tasks:
+    if task not in tasks_of(arch):
         pytest.skip(f"{arch} does not declare {task}")
     trained = []
     for batch, parts in ((8, 1), (4, 2), (2, 4)):
@@ -243,7 +242,7 @@ def test_text_generation(arch: str, tokenizer: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="the pipeline needs Pillow, of the dev extra")
-@pytest.mark.parametrize("arch", [case.values[0] for case in every_task() if case.values[1] == "image-classification"])
+@pytest.mark.parametrize("arch", archs_for("image-classification"))
 def test_image_classification(arch: str, tmp_path: Path) -> None:
     from PIL import Image
     from transformers import ViTImageProcessorPil

@@ -15,16 +15,13 @@ from mixlab.modeling.architecture import load
 from mixlab.modeling.tasks import TASK_HEADS
 
 VOCABULARY, LENGTH = 48, 24
-# The fields that an architecture does not have are left out.
+# Sizes smaller still than those of the tiny presets, by what a model reads; fields that an architecture does not have are left out.
+NARROW = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "attention_size": 8}
 SIZES = {
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": LENGTH,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "attention_size": 8,
+    "text": {"vocab_size": VOCABULARY, "max_position_embeddings": LENGTH, **NARROW},
+    "image": {"image_size": 16, "patch_size": 4, "num_labels": 3, **NARROW},
+    "audio": {"vocab_size": VOCABULARY, "num_labels": 3, **NARROW},
 }
-IMAGE_SIZES = {"image_size": 16, "patch_size": 4, "num_labels": 3, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
 
 
 def blocks(model: nn.Module) -> nn.ModuleList:
@@ -32,16 +29,28 @@ def blocks(model: nn.Module) -> nn.ModuleList:
     return next(module for module in model.modules() if isinstance(module, Stack)).blocks
 
 
-def own_fields(arch: str, settings: dict[str, Any]) -> dict[str, Any]:
-    known = load(arch).field_names()
-    return {name: value for name, value in settings.items() if name in known}
+def small_presets(arch: str) -> dict[str, Any]:
+    """The configurations that tests are made of, by name: the one that reads text comes first where there is one."""
+    configs = {name: mixlab.config(name) for name in (f"{arch}-tiny", f"{arch}-tiny-image") if name in mixlab.presets(arch)}
+    return dict(sorted(configs.items(), key=lambda item: item[1].modality != "text"))
 
 
-def tiny(arch: str, task: str = "masked-lm", *, seed: int = 0, scale: float = 0.2, **overrides: Any) -> Any:
+def home_task(arch: str) -> str:
+    """What an architecture was made for."""
+    name = next(iter(small_presets(arch)))
+    return load(arch).presets[name].task
+
+
+def tiny(arch: str, task: str | None = None, *, seed: int = 0, scale: float = 0.2, **overrides: Any) -> Any:
     """An evaluating model of an architecture's tiny preset, smaller still, all of whose parameters were moved."""
-    image = task == "image-classification" or overrides.get("modality") == "image"
-    name = f"{arch}-tiny-image" if image else f"{arch}-tiny"
-    settings = {**own_fields(arch, {**(IMAGE_SIZES if image else SIZES), "attention_size": 8}), **overrides}
+    task = task or home_task(arch)
+    wanted = overrides.get("modality")
+    fitting = {name: c for name, c in small_presets(arch).items() if task in c.traits.tasks and wanted in (None, c.modality)}
+    name, config = next(iter(fitting.items()))
+    # The widths of a hierarchy belong together: its preset is small enough.
+    sizes = {} if load(arch).config.hierarchical else SIZES[config.modality]
+    known = load(arch).field_names()
+    settings = {**{field: value for field, value in sizes.items() if field in known}, **overrides}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = mixlab.create(name, task=task, **settings)
@@ -57,18 +66,17 @@ def randomise(module: nn.Module, seed: int = 0, scale: float = 0.2) -> Any:
     return module
 
 
-def traits_of(arch: str) -> Any:
-    return mixlab.config(f"{arch}-tiny").traits
-
-
 def archs_with(trait: str) -> list[str]:
-    return [arch for arch in mixlab.archs() if getattr(traits_of(arch), trait)]
+    return [arch for arch in mixlab.archs() if any(getattr(config.traits, trait) for config in small_presets(arch).values())]
+
+
+def archs_for(task: str) -> list[str]:
+    return [arch for arch in mixlab.archs() if task in tasks_of(arch)]
 
 
 def tasks_of(arch: str) -> Iterator[str]:
-    """Every task that some configuration of an architecture declares."""
-    presets = [name for name in (f"{arch}-tiny", f"{arch}-tiny-image") if name in mixlab.presets(arch)]
-    declared = {task for name in presets for task in mixlab.config(name).traits.tasks}
+    """Every task that some small configuration of an architecture declares."""
+    declared = {task for config in small_presets(arch).values() for task in config.traits.tasks}
     return (task for task in TASK_HEADS if task in declared)
 
 
@@ -82,14 +90,24 @@ def inputs_for(model: Any, batch: int = 2, seed: int = 1) -> dict[str, Tensor]:
     if config.modality == "image":
         size = (batch, config.num_channels, config.image_size, config.image_size)
         return {"pixel_values": torch.randn(size, generator=generator)}
+    if config.modality == "audio":
+        return {"input_features": torch.randn(batch, 9 * config.frame_stride, config.num_mel_bins, generator=generator)}
     return {"input_ids": torch.randint(5, config.vocab_size, (batch, config.length - 4), generator=generator)}
+
+
+def fixed_noise(model: Any, batch: int = 2, seed: int = 1) -> dict[str, Tensor]:
+    """For a model that hides patches at random: which ones."""
+    if getattr(model, "task", None) != "masked-image-modeling":
+        return {}
+    grid = model.config.image_size // model.config.patch_size
+    return {"noise": torch.rand(batch, grid * grid, generator=torch.Generator().manual_seed(seed))}
 
 
 def answer(model: Any, inputs: dict[str, Tensor] | None = None) -> Tensor:
     """The main output of any task's model, without gradients."""
     with torch.no_grad():
-        output = model(**(inputs_for(model) if inputs is None else inputs))
-    for name in ("logits", "start_logits", "last_hidden_state"):
+        output = model(**({**inputs_for(model), **fixed_noise(model)} if inputs is None else inputs))
+    for name in ("logits", "start_logits", "last_hidden_state", "reconstruction"):
         if getattr(output, name, None) is not None:
             return getattr(output, name)
     raise AssertionError(f"{type(model).__name__} returned nothing known")
