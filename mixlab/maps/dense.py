@@ -83,8 +83,8 @@ class DenseWeight(StaticWeight):
         return weight, f"dense W interpolated in 2-D from {old} x {old} to {new} x {new} patches (bilinear, row sums kept)"
 
 
-def rescale_last(x: Float[Tensor, "H a t"], old: int, new: int, prefix: int) -> Float[Tensor, "H a s"]:
+def rescale_last(x: Float[Tensor, "*a t"], old: int, new: int, prefix: int) -> Float[Tensor, "*a s"]:
     """Read the last axis, behind `prefix` entries, as an image and resize it from `old` to `new` a side."""
-    image = x[..., prefix:].unflatten(-1, (old, old))  # H a old old
+    image = x[..., prefix:].reshape(1, -1, old, old)  # 1 a old old
     image = F.interpolate(image, size=(new, new), mode="bilinear", align_corners=False)
-    return torch.cat([x[..., :prefix], image.flatten(-2)], dim=-1)
+    return torch.cat([x[..., :prefix], image.reshape(*x.shape[:-1], new * new)], dim=-1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import scipy.linalg
 import torch
 
 from mixlab import MixlabError
 from mixlab.maps import DenseMap, DenseWeight, SoftmaxMap, ToeplitzMap, ToeplitzWeight
+from mixlab.maps.dense import rescale_last
 from tests.reference import toeplitz
 from tests.reference.compare import random_input, randomised
 
@@ -241,6 +244,16 @@ def test_interpolated_prefix():
     image = weight.weight[:, :2, 2:].unflatten(-1, (3, 3))
     wanted = torch.nn.functional.interpolate(image, size=(6, 6), mode="bilinear", align_corners=False).flatten(-2) / 4
     torch.testing.assert_close(scaled.weight[:, :2, 2:], wanted)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_rescaling_whatever_stands_before_the_last_axis(shape):
+    """Rows are rescaled on their own: many of them as one of them."""
+    x = random_input(*shape, 1 + 9)
+    scaled = rescale_last(x, 3, 4, 1)
+    assert scaled.shape == (*shape, 1 + 16)
+    for place in itertools.product(*(range(size) for size in shape)):
+        torch.testing.assert_close(scaled[place], rescale_last(x[place][None], 3, 4, 1)[0])
 
 
 def test_toeplitz_refuses_to_interpolate():
