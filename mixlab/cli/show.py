@@ -31,6 +31,7 @@ def facts(preset: str, task: str | None, length: int | None) -> dict[str, Any]:
         "traits": config.traits.as_dict(),
         "source": found.source,
         "published": found.published,
+        "published_note": found.note,
         "convention": counted.convention,
         "parts": [
             {
@@ -74,7 +75,8 @@ def print_table(shown: dict[str, Any]) -> None:
 
     traits = shown["traits"]
     console = Console(width=None if Console().is_terminal else 140)
-    published = f", published as {shown['published']}" if shown["published"] else ""
+    note = f": {shown['published_note']}" if shown["published_note"] else ""
+    published = f", published as {shown['published']}{note}" if shown["published"] else ""
     console.print(f"[bold]{shown['preset']}[/bold]  ({shown['arch']}, {shown['source']}{published})")
     console.print(f"  for {shown['task']}, n = {shown['length']}", highlight=False)
     console.print(f"  parameters {shown['params']:>18,}")
