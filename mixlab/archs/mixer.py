@@ -94,7 +94,7 @@ class TokenMixing(nn.Module):
             self.mlp.widen.weight.copy_(rescale_last(before.widen.weight, old, new, prefix) * (old * old / (new * new)))
             self.mlp.widen.bias.copy_(before.widen.bias)
             self.mlp.narrow.weight.copy_(rescale_last(before.narrow.weight.mT, old, new, prefix).mT)
-            self.mlp.narrow.bias.copy_(rescale_last(before.narrow.bias[None], old, new, prefix)[0])
+            self.mlp.narrow.bias.copy_(rescale_last(before.narrow.bias, old, new, prefix))
         return f"token mixing interpolated in 2-D from {old} x {old} to {new} x {new} patches (bilinear, sums kept)"
 
 
@@ -127,7 +127,8 @@ def account(config: MixerMlpConfig, n: int) -> list[Line]:
         linear("W_3", d, c, n),
         linear("W_4", c, d, n),
     ]
-    return [*in_group("body", block, times=config.num_hidden_layers), layer_norm("final norm", d)]
+    final = [layer_norm("final norm", d)] if config.final_norm else []
+    return [*in_group("body", block, times=config.num_hidden_layers), *final]
 
 
 def _published(layers: int, d: int, patch: int, published: str) -> Preset:
