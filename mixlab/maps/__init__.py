@@ -1,8 +1,27 @@
 """Token maps: operators that mix tokens, one file per structure."""
 
+from mixlab.maps.banded import BandedMap, BandedWeight, GridBandedMap
 from mixlab.maps.base import StaticWeight, TokenMap
 from mixlab.maps.dense import DenseMap, DenseWeight
+from mixlab.maps.dynamic import DynamicBandedMap
+from mixlab.maps.identity import IdentityMap
+from mixlab.maps.lowrank import LowRankMap, LowRankWeight
 from mixlab.maps.softmax import SoftmaxMap
 from mixlab.maps.toeplitz import ToeplitzMap, ToeplitzWeight
 
-__all__ = ["DenseMap", "DenseWeight", "SoftmaxMap", "StaticWeight", "ToeplitzMap", "ToeplitzWeight", "TokenMap"]
+__all__ = [
+    "BandedMap",
+    "BandedWeight",
+    "DenseMap",
+    "DenseWeight",
+    "DynamicBandedMap",
+    "GridBandedMap",
+    "IdentityMap",
+    "LowRankMap",
+    "LowRankWeight",
+    "SoftmaxMap",
+    "StaticWeight",
+    "ToeplitzMap",
+    "ToeplitzWeight",
+    "TokenMap",
+]

@@ -38,6 +38,10 @@ class TokenMap(Protocol):
         """Multiply-adds of one sample with this many channels."""
         ...
 
+    def terms(self) -> int:
+        """How many terms M X W it takes with generic numbers: one per head, or fewer where the structure leaves no room for more."""
+        ...
+
 
 AnyWeight = TypeVar("AnyWeight", bound="StaticWeight")
 

@@ -29,6 +29,9 @@ class DenseMap:
     def macs(self, channels: int) -> int:
         return self.matrix.shape[-1] * self.matrix.shape[-2] * channels
 
+    def terms(self) -> int:
+        return min(self.matrix.shape[-3], self.matrix.shape[-2] * self.matrix.shape[-1])
+
 
 class DenseWeight(StaticWeight):
     """A free W per head; causal: its lower triangle, the numbers above the diagonal are never used and get no gradient."""

@@ -52,3 +52,7 @@ class SoftmaxMap:
     def macs(self, channels: int) -> int:
         """Of Q K^T and of the product with v."""
         return self.q.shape[-2] * self.k.shape[-2] * (self.q.shape[1] * self.q.shape[-1] + channels)
+
+    def terms(self) -> int:
+        """Rows sum to 1, so that fewer matrices than numbers are independent."""
+        return min(self.q.shape[1], self.q.shape[-2] * (self.k.shape[-2] - 1) + 1)

@@ -37,6 +37,9 @@ class ToeplitzMap:
         """Of the dense product that it stands for."""
         return self.length * self.length * channels
 
+    def terms(self) -> int:
+        return min(self.taps.shape)
+
 
 class ToeplitzWeight(StaticWeight):
     """2 length - 1 taps per head, looking back and ahead; causal: the `length` taps of offsets >= 0."""
