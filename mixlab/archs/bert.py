@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from mixlab.accounting import Line, in_group
 from mixlab.accounting.parts import embedding, layer_norm, linear
 from mixlab.errors import MixlabError
-from mixlab.layers import FeedForward, SelfAttention, Tokens
+from mixlab.layers import FeedForward, LearnedPositions, SelfAttention, Tokens
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import MixerConfig, Number
 from mixlab.modeling.foreign import Importer, Rename, State, count_layers, modules
@@ -78,22 +78,14 @@ class Body(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.positions = nn.Embedding(config.length, config.hidden_size)
+        self.positions = LearnedPositions(config.length, config.hidden_size, std=config.initializer_range)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout)
         self.stack = stack(config, Block)
 
     def forward(self, tokens: Tokens) -> Tokens:
-        x = self.norm(tokens.x + self.positions(tokens.places()))  # b n d
+        x = self.norm(self.positions(tokens))  # b n d
         return self.stack(tokens.with_x(self.dropout(x)))
-
-    def resize(self, length: int, grids: tuple[int, int] | None, prefix: int) -> str:
-        old = self.positions.weight.detach()
-        self.positions = nn.Embedding(length, old.shape[1]).to(old)
-        kept = min(length, len(old))
-        with torch.no_grad():
-            self.positions.weight.zero_()[:kept] = old[:kept]
-        return f"positions cropped to {kept}" if length <= len(old) else f"positions kept for {kept} tokens; the new ones are zero"
 
 
 def account(config: BertConfig, n: int) -> list[Line]:

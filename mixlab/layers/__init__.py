@@ -4,9 +4,26 @@ from mixlab.layers.attention import SelfAttention
 from mixlab.layers.drop_path import DropPath
 from mixlab.layers.gate import SpatialGate
 from mixlab.layers.gmlp import GMLPBlock
+from mixlab.layers.linear import ScaledLinear
 from mixlab.layers.mlp import FeedForward
+from mixlab.layers.positions import LearnedPositions
 from mixlab.layers.stack import Stack
 from mixlab.layers.stems import FrameStem, PatchStem, TextStem
 from mixlab.layers.tokens import Tokens
+from mixlab.layers.transformer import PreNormBlock
 
-__all__ = ["DropPath", "FeedForward", "FrameStem", "GMLPBlock", "PatchStem", "SelfAttention", "SpatialGate", "Stack", "TextStem", "Tokens"]
+__all__ = [
+    "DropPath",
+    "FeedForward",
+    "FrameStem",
+    "GMLPBlock",
+    "LearnedPositions",
+    "PatchStem",
+    "PreNormBlock",
+    "ScaledLinear",
+    "SelfAttention",
+    "SpatialGate",
+    "Stack",
+    "TextStem",
+    "Tokens",
+]

@@ -120,7 +120,12 @@ def config_of(name: str, overrides: Mapping[str, Any]) -> MixerConfig:
 
 
 def task_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """What a task asks of a configuration, besides what the user does: a causal language model reads only what came before."""
+    """What a task asks of a configuration, besides what the user does.
+
+    A causal language model reads only what came before; hidden tokens are predicted from both sides.
+    """
+    if task == "masked-lm":
+        return {"causal": False, "pooling": "cls", **overrides}
     if task != "causal-lm":
         return dict(overrides)
     if overrides.get("causal") is False:
