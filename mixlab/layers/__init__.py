@@ -5,6 +5,7 @@ from mixlab.layers.drop_path import DropPath
 from mixlab.layers.gate import SpatialGate
 from mixlab.layers.gmlp import GMLPBlock
 from mixlab.layers.linear import ScaledLinear
+from mixlab.layers.metaformer import MetaFormerBlock
 from mixlab.layers.mlp import FeedForward
 from mixlab.layers.positions import LearnedPositions
 from mixlab.layers.stack import Stack
@@ -18,6 +19,7 @@ __all__ = [
     "FrameStem",
     "GMLPBlock",
     "LearnedPositions",
+    "MetaFormerBlock",
     "PatchStem",
     "PreNormBlock",
     "ScaledLinear",

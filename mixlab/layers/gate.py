@@ -34,6 +34,7 @@ class SpatialGate(nn.Module):
     """Gates each token by a learned mixture of all tokens; plain torch, for any model.
 
     `width` is the number of channels that come in, `length` the longest sequence. Shorter ones use the matching corner of W and b.
+    The linear gate without its norm is W v + b, the plainest static mixing.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class SpatialGate(nn.Module):
         bias_init: float | None = None,
         eps: float = 1e-6,
         activation: GateActivation = "identity",
+        norm: bool = True,
     ) -> None:
         super().__init__()
         if gate not in get_args(GateKind):
@@ -66,7 +68,7 @@ class SpatialGate(nn.Module):
         if heads < 1 or self.out_width % heads:
             raise MixlabError(f"{self.out_width} gated channels cannot be shared by {heads} gate heads; choose a divisor")
         self.bias_init = BIAS_INIT[gate] if bias_init is None else bias_init
-        self.norm = nn.LayerNorm(self.out_width, eps=eps)
+        self.norm = nn.LayerNorm(self.out_width, eps=eps) if norm else nn.Identity()
         self.spatial: StaticWeight = WEIGHTS[structure](length, heads, causal=causal, init_std=init_std)
         self.bias = nn.Parameter(torch.empty(heads, length))
         self.reset_parameters()
