@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from mixlab.accounting import Line, in_group
 from mixlab.accounting.parts import layer_norm, linear
 from mixlab.errors import MixlabError
-from mixlab.layers import FeedForward, Tokens
-from mixlab.layers.drop_path import DropPath, drop_path_rate
+from mixlab.layers import FeedForward, MetaFormerBlock, Tokens
+from mixlab.layers.drop_path import drop_path_rate
 from mixlab.maps.dense import rescale_last
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import MixerConfig, Number
@@ -98,21 +98,16 @@ class TokenMixing(nn.Module):
         return f"token mixing interpolated in 2-D from {old} x {old} to {new} x {new} patches (bilinear, sums kept)"
 
 
-class Block(nn.Module):
+class Block(MetaFormerBlock):
     def __init__(self, config: MixerMlpConfig, layer: int) -> None:
-        super().__init__()
-        d, eps = config.hidden_size, config.layer_norm_eps
-        self.token_norm = nn.LayerNorm(d, eps=eps)
-        self.token_mixing = TokenMixing(config.length, config.tokens_intermediate_size, config.hidden_act)
-        self.channel_norm = nn.LayerNorm(d, eps=eps)
-        self.channel_mixing = FeedForward(d, config.intermediate_size, activation=config.hidden_act)
-        self.dropout = nn.Dropout(config.hidden_dropout)
-        self.drop_path = DropPath(drop_path_rate(config.drop_path, config.drop_path_schedule, layer, config.num_hidden_layers))
-
-    def forward(self, tokens: Tokens) -> Tokens:
-        x = tokens.x  # b n d
-        x = x + self.drop_path(self.dropout(self.token_mixing(self.token_norm(x), tokens)))
-        return tokens.with_x(x + self.drop_path(self.dropout(self.channel_mixing(self.channel_norm(x)))))
+        d, activation = config.hidden_size, config.hidden_act
+        super().__init__(
+            TokenMixing(config.length, config.tokens_intermediate_size, activation),
+            FeedForward(d, config.intermediate_size, activation=activation),
+            partial(nn.LayerNorm, d, eps=config.layer_norm_eps),
+            dropout=config.hidden_dropout,
+            drop_path=drop_path_rate(config.drop_path, config.drop_path_schedule, layer, config.num_hidden_layers),
+        )
 
 
 def account(config: MixerMlpConfig, n: int) -> list[Line]:
