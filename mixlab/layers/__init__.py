@@ -3,21 +3,26 @@
 from mixlab.layers.attention import SelfAttention
 from mixlab.layers.drop_path import DropPath
 from mixlab.layers.gate import SpatialGate
+from mixlab.layers.glu import GLU
 from mixlab.layers.gmlp import GMLPBlock
+from mixlab.layers.highway import Highway
 from mixlab.layers.linear import ScaledLinear
 from mixlab.layers.metaformer import MetaFormerBlock
 from mixlab.layers.mlp import FeedForward
 from mixlab.layers.positions import LearnedPositions
+from mixlab.layers.se import SqueezeExcite
 from mixlab.layers.stack import Stack
 from mixlab.layers.stems import FrameStem, PatchStem, TextStem
 from mixlab.layers.tokens import Tokens
 from mixlab.layers.transformer import PreNormBlock
 
 __all__ = [
+    "GLU",
     "DropPath",
     "FeedForward",
     "FrameStem",
     "GMLPBlock",
+    "Highway",
     "LearnedPositions",
     "MetaFormerBlock",
     "PatchStem",
@@ -25,6 +30,7 @@ __all__ = [
     "ScaledLinear",
     "SelfAttention",
     "SpatialGate",
+    "SqueezeExcite",
     "Stack",
     "TextStem",
     "Tokens",
