@@ -6,6 +6,7 @@ from mixlab.layers.gate import SpatialGate
 from mixlab.layers.glu import GLU
 from mixlab.layers.gmlp import GMLPBlock
 from mixlab.layers.highway import Highway
+from mixlab.layers.lightconv import DynamicConv, LightConv
 from mixlab.layers.linear import ScaledLinear
 from mixlab.layers.metaformer import MetaFormerBlock
 from mixlab.layers.mlp import FeedForward
@@ -19,11 +20,13 @@ from mixlab.layers.transformer import PreNormBlock
 __all__ = [
     "GLU",
     "DropPath",
+    "DynamicConv",
     "FeedForward",
     "FrameStem",
     "GMLPBlock",
     "Highway",
     "LearnedPositions",
+    "LightConv",
     "MetaFormerBlock",
     "PatchStem",
     "PreNormBlock",
