@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +12,24 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mixlab.layers.tokens import Tokens
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@contextmanager
+def unlearned(block: nn.Module) -> Iterator[None]:
+    """Batch norms run without keeping what they see: a batch that is computed twice must count once."""
+    norms = [m for m in block.modules() if isinstance(m, BATCH_NORMS)]
+    before = [(norm.momentum, None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, count) in zip(norms, before, strict=True):
+            norm.momentum = momentum
+            if norm.num_batches_tracked is not None and count is not None:
+                norm.num_batches_tracked.copy_(count)
 
 
 class Stack(nn.Module):
@@ -38,7 +57,11 @@ class Stack(nn.Module):
         if not (self.gradient_checkpointing and self.training) or tokens.layer % self.checkpoint_every:
             return block(tokens)
 
+        runs: list[None] = []
+
         def on_tensor(x: Tensor) -> Tensor:
-            return block(tokens.with_x(x)).x
+            with unlearned(block) if runs else nullcontext():
+                runs.append(None)
+                return block(tokens.with_x(x)).x
 
         return tokens.with_x(self._gradient_checkpointing_func(on_tensor, tokens.x))
