@@ -59,9 +59,11 @@ class Stack(nn.Module):
 
         runs: list[None] = []
 
-        def on_tensor(x: Tensor) -> Tensor:
+        def on_tensor(x: Tensor) -> tuple[Tensor, tuple[int, int] | None]:
             with unlearned(block) if runs else nullcontext():
                 runs.append(None)
-                return block(tokens.with_x(x)).x
+                out = block(tokens.with_x(x))
+            return out.x, out.grid  # a block of a hierarchy leaves another grid behind
 
-        return tokens.with_x(self._gradient_checkpointing_func(on_tensor, tokens.x))
+        x, grid = self._gradient_checkpointing_func(on_tensor, tokens.x)
+        return replace(tokens, x=x, grid=grid)
