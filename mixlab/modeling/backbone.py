@@ -71,6 +71,8 @@ class MixerPreTrainedModel(StrictLoading, PreTrainedModel):
             side = round(n**0.5)
             if side * side != n:
                 raise MixlabError(f"resize_length({n}): an image model needs a square number of patches, such as {side * side}")
+            if side * config.patch_size % config.image_multiple:
+                raise MixlabError(f"resize_length({n}): the sides of an image must be multiples of {config.image_multiple} pixels")
             grids, length = (config.grid, side), n + config.prefix_tokens
         resizes: list[Any] = [m.resize for m in self.modules() if hasattr(m, "resize")]
         said = [resize(length, grids, config.prefix_tokens) for resize in resizes]

@@ -155,9 +155,18 @@ class MixerConfig(PreTrainedConfig):
         if not 0.0 <= getattr(self, name) < 1.0:
             raise MixlabError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
 
+    def derive(self, name: str, value: int, origin: str) -> None:
+        """Set a field that follows from another; anything but that value, or the default, contradicts it."""
+        given = getattr(self, name)
+        if given not in (getattr(MixerConfig, name), value):
+            raise MixlabError(f"{name} is {given}, but {origin} makes it {value}; leave {name} out")
+        setattr(self, name, value)
+
     def _image_length(self) -> int:
         if self.image_size % self.patch_size:
             raise MixlabError(f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}")
+        if self.image_size % self.image_multiple:
+            raise MixlabError(f"image_size {self.image_size} is not a multiple of {self.image_multiple}, as the stages need; choose one")
         length = self.grid * self.grid + self.prefix_tokens
         if self.max_position_embeddings not in (None, length):
             raise MixlabError(f"max_position_embeddings is {self.max_position_embeddings}, but the image has {length} tokens; leave it out")
