@@ -44,6 +44,8 @@ class ResMLPConfig(MixerConfig):
 
     model_type = "mixlab-resmlp"
 
+    modality = "image"
+    pooling = "mean"
     intermediate_size: int = 2048
     layer_scale_init: Number = 0.1  # of s_1 and s_2; the deeper the model, the smaller
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu"

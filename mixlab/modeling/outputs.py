@@ -46,11 +46,14 @@ class SpanOutput(ModelOutput):
 
 @dataclass
 class MaskedImageOutput(ModelOutput):
-    """Of masked image modelling: what each patch is predicted to be, and which were hidden."""
+    """Of masked image modelling: what each patch is predicted to be, and which were hidden (1) or seen (0); the rest is the encoder's."""
 
     loss: Tensor | None = None
     logits: Tensor | None = None
     mask: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    maps: tuple[Tensor, ...] | None = None
 
 
 @dataclass

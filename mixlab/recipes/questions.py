@@ -12,8 +12,8 @@ from mixlab.training.settings import TrainingSettings
 def answer(arch: str = "gmlp") -> Job:
     """Question answering over long contexts: the built-in reports, or SQuAD's layout (`data=train-v2.0.json validation=dev-v2.0.json`).
 
-    Not run: with gmlp-tiny, 8.5e+09 FLOPs a step, 3 passes over the data.
+    Not run: with gmlp-tiny, 8.5e+09 FLOPs a step, 5 passes over the data.
     """
     training = TrainingSettings(steps=1, batch_size=32, learning_rate=2e-3, warmup=0.1, save_every=500, evaluate_every=500, log_every=50)
     model: dict[str, Any] = {**SMALL, "hidden_dropout": 0.1}
-    return Job("question-answering", tiny(arch), "questions", training, length=64, model=model, epochs=3)
+    return Job("question-answering", tiny(arch), "questions", training, length=64, model=model, epochs=5)

@@ -14,6 +14,7 @@ from transformers.utils.generic import can_return_tuple
 from mixlab.errors import MixlabError
 from mixlab.layers import Tokens
 from mixlab.layers.patches import from_patches, to_patches
+from mixlab.layers.tokens import Record
 from mixlab.modeling.config import MixerConfig
 from mixlab.modeling.heads.base import ClassifierHead, MixerHead, head_output, pool
 from mixlab.modeling.inputs import check_classes
@@ -80,7 +81,12 @@ class MixerForMaskedImageModeling(MixerHead):
 
     @can_return_tuple
     def forward(
-        self, pixel_values: Float[Tensor, "b c height width"] | None = None, noise: Float[Tensor, "b n"] | None = None
+        self,
+        pixel_values: Float[Tensor, "b c height width"] | None = None,
+        noise: Float[Tensor, "b n"] | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        output_maps: bool = False,
     ) -> MaskedImageOutput:
         """The patches with the least noise stay visible; without noise it is drawn. The loss is over hidden patches alone."""
         x, grid = self.model.embed_image(pixel_values)  # b (prefix + n) d
@@ -92,23 +98,38 @@ class MixerForMaskedImageModeling(MixerHead):
         order = noise.argsort(dim=1, stable=True)  # b n
         visible = order[:, : max(1, int(n * (1 - self.config.mask_ratio)))]  # b k
         hidden = torch.ones(batch, n, device=x.device, dtype=torch.bool).scatter(1, visible, False)
-        predicted = self.from_visible(x, visible, grid) if self.config.masking == "drop" else self.from_tokens(x, hidden, grid)
-        loss = self.loss(predicted, pixel_values, hidden, grid)
-        return MaskedImageOutput(loss=loss, logits=predicted, mask=hidden)
+        record = self.model.record_of(output_hidden_states, output_attentions, output_maps)
+        if self.config.masking == "drop":
+            predicted = self.from_visible(x, visible, grid, record)
+        else:
+            predicted = self.from_tokens(x, hidden, grid, record)
+        kept = self.model.kept(record)
+        return MaskedImageOutput(
+            loss=self.loss(predicted, pixel_values, hidden, grid),
+            logits=predicted,
+            mask=hidden.to(x.dtype),
+            hidden_states=kept.get("hidden"),
+            attentions=kept.get("attention"),
+            maps=kept.get("maps"),
+        )
 
-    def from_visible(self, x: Float[Tensor, "b s d"], visible: Int[Tensor, "b k"], grid: tuple[int, int]) -> Float[Tensor, "b n numbers"]:
+    def from_visible(
+        self, x: Float[Tensor, "b s d"], visible: Int[Tensor, "b k"], grid: tuple[int, int], record: Record
+    ) -> Float[Tensor, "b n numbers"]:
         prefix = self.config.prefix_tokens
         start = torch.arange(prefix, device=x.device).expand(len(x), -1)
         places = torch.cat([start, visible + prefix], dim=1)  # b (prefix + k)
         kept = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
-        encoded = self.model.body(Tokens(kept, positions=places)).x
+        encoded = self.model.body(Tokens(kept, positions=places, record=record)).x
         assert isinstance(self.decoder, PatchDecoder)
         return self.decoder(encoded, places, grid)
 
-    def from_tokens(self, x: Float[Tensor, "b s d"], hidden: Bool[Tensor, "b n"], grid: tuple[int, int]) -> Float[Tensor, "b m numbers"]:
+    def from_tokens(
+        self, x: Float[Tensor, "b s d"], hidden: Bool[Tensor, "b n"], grid: tuple[int, int], record: Record
+    ) -> Float[Tensor, "b m numbers"]:
         covered = F.pad(hidden, (self.config.prefix_tokens, 0), value=False)
         x = torch.where(covered[..., None], self.mask_token.to(x), x)
-        encoded = self.model.body(Tokens(x, grid=grid)).x
+        encoded = self.model.body(Tokens(x, grid=grid, record=record)).x
         return self.decoder(encoded[:, self.config.prefix_tokens :])
 
     def loss(
