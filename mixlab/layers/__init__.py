@@ -1,6 +1,6 @@
 """Plain torch modules that can be dropped into anyone's own model. They know no transformers."""
 
-from mixlab.layers.attention import SelfAttention
+from mixlab.layers.attention import DistanceAttention, SelfAttention
 from mixlab.layers.drop_path import DropPath
 from mixlab.layers.gate import SpatialGate
 from mixlab.layers.glu import GLU
@@ -12,6 +12,7 @@ from mixlab.layers.metaformer import MetaFormerBlock
 from mixlab.layers.mlp import FeedForward
 from mixlab.layers.positions import LearnedPositions
 from mixlab.layers.se import SqueezeExcite
+from mixlab.layers.relative import RelativeBias, RelativeKeys
 from mixlab.layers.stack import Stack
 from mixlab.layers.stems import FrameStem, PatchStem, TextStem
 from mixlab.layers.tokens import Tokens
@@ -19,6 +20,7 @@ from mixlab.layers.transformer import PreNormBlock
 
 __all__ = [
     "GLU",
+    "DistanceAttention",
     "DropPath",
     "DynamicConv",
     "FeedForward",
@@ -30,6 +32,8 @@ __all__ = [
     "MetaFormerBlock",
     "PatchStem",
     "PreNormBlock",
+    "RelativeBias",
+    "RelativeKeys",
     "ScaledLinear",
     "SelfAttention",
     "SpatialGate",

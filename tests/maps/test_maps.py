@@ -11,6 +11,7 @@ import torch
 from mixlab import MixlabError
 from mixlab.maps import DenseMap, DenseWeight, SoftmaxMap, ToeplitzMap, ToeplitzWeight
 from mixlab.maps.dense import rescale_last
+from mixlab.maps.softmax import skew
 from tests.reference import toeplitz
 from tests.reference.compare import random_input, randomised
 
@@ -49,6 +50,16 @@ MAPS = {
     "softmax": (((2, 3, 4, 2), (2, 3, 5, 2)), SoftmaxMap),
     "softmax one head": (((2, 1, 4, 2), (2, 1, 5, 2)), SoftmaxMap),
     "softmax causal": (((2, 3, 5, 2), (2, 3, 5, 2)), lambda q, k: SoftmaxMap(q, k, causal=True)),
+    "softmax relative": (((2, 3, 4, 2), (2, 3, 5, 2), (3, 8, 2)), lambda q, k, e: SoftmaxMap(q, k, relative=e)),
+    "softmax relative shared one query": (((2, 3, 1, 2), (2, 3, 5, 2), (1, 5, 2)), lambda q, k, e: SoftmaxMap(q, k, relative=e)),
+    "softmax relative causal masked": (
+        ((2, 3, 5, 2), (2, 3, 5, 2), (3, 5, 2)),
+        lambda q, k, e: SoftmaxMap(q, k, triangle(5), relative=e),
+    ),
+    "softmax relative and bias": (
+        ((2, 3, 5, 2), (2, 3, 5, 2), (1, 9, 2), (1, 3, 5, 5)),
+        lambda q, k, e, b: SoftmaxMap(q, k, bias=b, relative=e),
+    ),
     "softmax masked": (((2, 3, 5, 2), (2, 3, 5, 2)), lambda q, k: SoftmaxMap(q, k, triangle(5).expand(2, -1, -1, -1))),
 }
 
@@ -107,7 +118,30 @@ def test_macs():
     """m t per channel; attention pays also for q k^T: m t per channel of q."""
     assert DenseMap(torch.zeros(3, 4, 5)).macs(6) == 4 * 5 * 6
     assert ToeplitzMap(torch.zeros(3, 9)).macs(6) == 5 * 5 * 6
-    assert SoftmaxMap(torch.zeros(2, 3, 4, 7), torch.zeros(2, 3, 5, 7)).macs(6) == 4 * 5 * (3 * 7 + 6)
+    q, k = torch.zeros(2, 3, 4, 7), torch.zeros(2, 3, 5, 7)
+    assert SoftmaxMap(q, k).macs(6) == 4 * 5 * (3 * 7 + 6)
+    assert SoftmaxMap(q, k, relative=torch.zeros(1, 8, 7)).macs(6) == 4 * 5 * (3 * 7 + 6) + 4 * 8 * 3 * 7
+
+
+@pytest.mark.parametrize(("m", "t"), [(1, 1), (1, 6), (4, 6), (6, 6)])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_skew(m, t, ahead):
+    """Scores of distances t - 1, t - 2, ... land at the tokens that stand so far away."""
+    scores = random_input(2, m, m + t - 1 if ahead else t)
+    given = skew(scores, t)
+    assert given.shape == (2, m, t)
+    for i in range(m):
+        place = t - m + i
+        for j in range(t if ahead else place + 1):
+            assert torch.equal(given[:, i, j], scores[:, i, t - 1 - (place - j)])
+
+
+def test_relative_keys_that_do_not_fit_are_refused():
+    q, k = torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 6, 2)
+    with pytest.raises(MixlabError, match="keys of 7 distances for 4 of 6 tokens; give 6 or 9"):
+        SoftmaxMap(q, k, relative=torch.zeros(1, 7, 2))
+    with pytest.raises(MixlabError, match="either causal"):
+        SoftmaxMap(k, k, relative=torch.zeros(1, 6, 2), causal=True)
 
 
 @structures
