@@ -10,17 +10,19 @@ from mixlab.layers.lightconv import DynamicConv, LightConv
 from mixlab.layers.linear import ScaledLinear
 from mixlab.layers.metaformer import MetaFormerBlock
 from mixlab.layers.mlp import FeedForward
-from mixlab.layers.positions import LearnedPositions
+from mixlab.layers.pooling import AttentionPool, MeanPool
+from mixlab.layers.positions import LearnedPositions, WavePositions
 from mixlab.layers.se import SqueezeExcite
 from mixlab.layers.relative import RelativeBias, RelativeKeys
 from mixlab.layers.stack import Stack
 from mixlab.layers.stems import FrameStem, PatchStem, TextStem
 from mixlab.layers.tokens import Tokens
-from mixlab.layers.transformer import PreNormBlock
+from mixlab.layers.transformer import ParallelBlock, PreNormBlock
 
 __all__ = [
     "GLU",
     "DistanceAttention",
+    "AttentionPool",
     "DropPath",
     "DynamicConv",
     "FeedForward",
@@ -29,7 +31,9 @@ __all__ = [
     "Highway",
     "LearnedPositions",
     "LightConv",
+    "MeanPool",
     "MetaFormerBlock",
+    "ParallelBlock",
     "PatchStem",
     "PreNormBlock",
     "RelativeBias",
@@ -41,4 +45,5 @@ __all__ = [
     "Stack",
     "TextStem",
     "Tokens",
+    "WavePositions",
 ]

@@ -11,6 +11,7 @@ Axes: b batch, n tokens, t tokens seen so far, d channels in, a = d_attn, o chan
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -56,7 +57,7 @@ class SelfAttention(nn.Module):
         kinds: tuple[str, ...] = ("attention",),
         logit_bias: nn.Module | None = None,
         relative_keys: RelativeKeys | None = None,
-        qk_norm: type[nn.Module] | None = None,
+        qk_norm: Callable[[int], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         if d_attn < 1 or heads < 1 or d_attn % heads:

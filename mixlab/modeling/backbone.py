@@ -37,7 +37,7 @@ class MixerPreTrainedModel(StrictLoading, PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _no_split_modules = ["Block"]  # noqa: RUF012 (transformers reads a plain list)
+    _no_split_modules = ["Block", "PreNormBlock", "ParallelBlock"]  # noqa: RUF012 (transformers reads a plain list)
     accepts_loss_kwargs = False
 
     def _init_weights(self, module: nn.Module) -> None:
