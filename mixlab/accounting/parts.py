@@ -51,3 +51,17 @@ def patch_projection(image: int, patch: int, channels_in: int, channels: int) ->
     """A convolution with stride = kernel = patch."""
     symbols = {"g": image // patch, "p": patch, "c": channels_in, "d": channels}
     return Line("patches", "p*p*c*d + d", "g*g*p*p*c*d", symbols)
+
+
+def attention_pool(n: int, channels: int, hidden: int, norm: Line) -> list[Line]:
+    """A probe that reads `n` tokens, and a feed-forward network on what it read."""
+    return [
+        embedding("probe", 1, channels),
+        linear("W_q of the probe", channels, channels, 1),
+        linear("W_kv", channels, 2 * channels, n),
+        attention(1, n, channels),
+        linear("W_o", channels, channels, 1),
+        norm,
+        linear("W_1", channels, hidden, 1),
+        linear("W_2", hidden, channels, 1),
+    ]

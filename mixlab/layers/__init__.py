@@ -12,8 +12,8 @@ from mixlab.layers.metaformer import MetaFormerBlock
 from mixlab.layers.mlp import FeedForward
 from mixlab.layers.pooling import AttentionPool, MeanPool
 from mixlab.layers.positions import LearnedPositions, WavePositions
-from mixlab.layers.se import SqueezeExcite
 from mixlab.layers.relative import RelativeBias, RelativeKeys
+from mixlab.layers.se import SqueezeExcite
 from mixlab.layers.stack import Stack
 from mixlab.layers.stems import FrameStem, PatchStem, TextStem
 from mixlab.layers.tokens import Tokens
@@ -21,8 +21,8 @@ from mixlab.layers.transformer import ParallelBlock, PreNormBlock
 
 __all__ = [
     "GLU",
-    "DistanceAttention",
     "AttentionPool",
+    "DistanceAttention",
     "DropPath",
     "DynamicConv",
     "FeedForward",

@@ -83,8 +83,8 @@ def _image_head(architecture: Architecture, config: MixerConfig, task: str) -> l
     d, patch, channels = config.hidden_size, config.final_patch, config.num_channels
     final = (config.image_size // patch) ** 2  # tokens that leave the body, the cls token aside
     if task == "image-classification":
-        pooler = architecture.pooler.account(config) if architecture.pooler and config.pooling == "map" else []
-        return [*pooler, linear("classifier", d, config.num_labels or 0, 1)]
+        pooler = architecture.pooler_for(config)
+        return [*(pooler.account(config) if pooler else []), linear("classifier", d, config.num_labels or 0, 1)]
     if task == "image-restoration":
         return [linear("residual", d, (patch * config.upscale) ** 2 * channels, final)]
     if task == "masked-image-modeling" and config.masking == "drop":

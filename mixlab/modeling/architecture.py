@@ -38,10 +38,11 @@ class Preset:
 
 @dataclass(frozen=True)
 class Pooler:
-    """How pooling="map" makes one vector of all tokens."""
+    """How an architecture makes one vector of all tokens where the shell cannot: by attention, or with a norm behind the mean."""
 
     build: Callable[[Any], nn.Module]  # config -> module, (b n d) -> (b d)
     account: Callable[[Any], Sequence[Line]]
+    poolings: tuple[str, ...] = ("map",)  # those that it is built for
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Architecture:
     importers: Sequence[Importer] = ()
     stem: Callable[[Any], nn.Module] | None = None  # config -> module, raw input -> tokens; None: the usual one
     pooler: Pooler | None = None
+
+    def pooler_for(self, config: MixerConfig) -> Pooler | None:
+        """The one that pools as the configuration says; None: the shell does."""
+        return self.pooler if self.pooler and config.pooling in self.pooler.poolings else None
 
     def __post_init__(self) -> None:
         # The model classes are made on first use; this lets them be imported (and unpickled) from the architecture's module.

@@ -29,8 +29,8 @@ class MixerForImageClassification(ClassifierHead):
 
     def build(self, config: MixerConfig) -> None:
         super().build(config)
-        pooler = self.architecture.pooler
-        self.pooler = pooler.build(config) if pooler and config.pooling == "map" else None
+        pooler = self.architecture.pooler_for(config)
+        self.pooler = pooler.build(config) if pooler else None
 
     @can_return_tuple
     def forward(
