@@ -23,7 +23,9 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 AT_LEAST_ONE = (
     *("hidden_size", "num_hidden_layers", "vocab_size", "image_size", "patch_size", "num_channels", "num_mel_bins", "frame_stride"),
     *("upscale", "decoder_hidden_size", "decoder_num_layers", "decoder_intermediate_size", "decoder_num_attention_heads"),
+    *("intermediate_size", "num_attention_heads"),  # where there are such
 )
+RATES = ("hidden_dropout", "classifier_dropout", "mask_ratio", "attention_dropout", "drop_path")
 
 # What transformers writes into, or passes through, a configuration besides its fields. Anything else is a mistake or an attack.
 _PASSED_BY_TRANSFORMERS = frozenset(
@@ -125,13 +127,13 @@ class MixerConfig(PreTrainedConfig):
             if field.name.endswith(("_eps", "_std", "_range")) and value < 0:
                 raise MixlabError(f"{field.name} is {value}; it must be at least 0")
         for name in AT_LEAST_ONE:
-            if getattr(self, name) < 1:
+            if getattr(self, name, 1) < 1:
                 raise MixlabError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.num_hidden_layers > MOST_LAYERS:
             raise MixlabError(f"num_hidden_layers is {self.num_hidden_layers}; it must be at most {MOST_LAYERS}")
         if self.type_vocab_size < 0:
             raise MixlabError(f"type_vocab_size is {self.type_vocab_size}; use 0 for no segments")
-        for name in ("hidden_dropout", "classifier_dropout", "mask_ratio"):
+        for name in RATES:
             self.check_rate(name)
         for name in ("pad_token_id", "bos_token_id", "eos_token_id") if self.modality == "text" else ():
             value = getattr(self, name)
@@ -152,7 +154,7 @@ class MixerConfig(PreTrainedConfig):
             raise MixlabError(f"architectures is {self.architectures!r}; it must be a list of names of classes")
 
     def check_rate(self, name: str) -> None:
-        if not 0.0 <= getattr(self, name) < 1.0:
+        if not 0.0 <= getattr(self, name, 0.0) < 1.0:
             raise MixlabError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
 
     def derive(self, name: str, value: int, origin: str) -> None:
@@ -161,6 +163,12 @@ class MixerConfig(PreTrainedConfig):
         if given not in (getattr(MixerConfig, name), value):
             raise MixlabError(f"{name} is {given}, but {origin} makes it {value}; leave {name} out")
         setattr(self, name, value)
+
+    def check_split(self, size: str, parts: str) -> None:
+        """That a width can be split into heads."""
+        width, heads = getattr(self, size), getattr(self, parts)
+        if heads < 1 or width % heads:
+            raise MixlabError(f"{size} {width} cannot be split into {parts}={heads}; use a divisor of {width}")
 
     def _image_length(self) -> int:
         if self.image_size % self.patch_size:
