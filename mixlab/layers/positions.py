@@ -60,6 +60,10 @@ class WavePositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(length, d), requires_grad=False)
         self.reset_parameters()
 
+    def freeze(self) -> None:
+        """For whoever replaced the parameter by a loaded one."""
+        self.weight.requires_grad_(False)
+
     def reset_parameters(self) -> None:
         length, d = self.weight.shape
         with torch.no_grad():

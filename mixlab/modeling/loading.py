@@ -87,6 +87,9 @@ class StrictLoading:
         except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise MixlabError(f"{place} cannot be loaded: {one_line(error)}; is it whole, and the right place?") from error
         _check_fit(model, info, place, other_sizes)
+        for module in model.modules():
+            if hasattr(module, "freeze"):  # transformers lets everything learn that it loads
+                module.freeze()
         return (model, info) if wants_info else model
 
     @staticmethod

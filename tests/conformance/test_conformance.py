@@ -57,7 +57,8 @@ def test_every_task_has_its_shapes_and_a_loss_that_reaches_every_parameter(case:
     loss.backward()
     # A bias on the logits of all places alike moves no softmax over places: its gradient is 0 but for rounding.
     shifts = {"qa_outputs.bias"}
-    without = [name for name, p in model.named_parameters() if p.grad is None or not (name in shifts or bool((p.grad != 0).any()))]
+    learns = [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]  # fixed positions do not
+    without = [name for name, grad in learns if grad is None or not (name in shifts or bool((grad != 0).any()))]
     assert not without
 
 
@@ -205,7 +206,7 @@ def test_hidden_patches_are_never_read(case: Case) -> None:
         inputs = with_labels(case, "masked-image-modeling", case.inputs(), model)
         output = model(**inputs)
         output.loss.backward()
-        assert [name for name, p in model.named_parameters() if p.grad is None] == []
+        assert [name for name, p in model.named_parameters() if p.grad is None and p.requires_grad] == []
         patch, grid = model.config.patch_size, model.config.grid
         assert int(output.mask[0].sum()) == grid * grid - max(1, int(grid * grid * 0.25))
         hidden = output.mask.unflatten(1, (grid, grid))[:, None].repeat_interleave(patch, 2).repeat_interleave(patch, 3)
@@ -250,6 +251,7 @@ def test_saving_and_loading_changes_nothing(case: Case, task: str, tmp_path: Any
         assert type(loaded) is type(model)
         for name, tensor in model.state_dict().items():
             assert torch.equal(loaded.state_dict()[name], tensor), name
+        assert [p.requires_grad for p in loaded.parameters()] == [p.requires_grad for p in model.parameters()]
         assert torch.equal(main_output(loaded(**inputs)), expected)
     assert transformers.AutoConfig.from_pretrained(tmp_path).to_dict() == loaded.config.to_dict()
 
