@@ -8,10 +8,12 @@ from mixlab.maps.identity import IdentityMap
 from mixlab.maps.lowrank import LowRankMap, LowRankWeight
 from mixlab.maps.softmax import SoftmaxMap
 from mixlab.maps.toeplitz import ToeplitzMap, ToeplitzWeight
+from mixlab.maps.windows import BlockDiagonalMap, WindowBias, Windows
 
 __all__ = [
     "BandedMap",
     "BandedWeight",
+    "BlockDiagonalMap",
     "DenseMap",
     "DenseWeight",
     "DynamicBandedMap",
@@ -24,4 +26,6 @@ __all__ = [
     "ToeplitzMap",
     "ToeplitzWeight",
     "TokenMap",
+    "WindowBias",
+    "Windows",
 ]
