@@ -109,13 +109,12 @@ def account(config: ResMLPConfig, n: int) -> list[Line]:
 
 
 def _published(layers: int, scale: float, published: str) -> Preset:
-    settings = {**IMAGE, "num_hidden_layers": layers, "hidden_size": 384, "intermediate_size": 1536, "layer_scale_init": scale}
-    return Preset({**settings, "num_labels": 1000}, "image-classification", "Touvron et al. 2021", published)
+    sizes = {"num_hidden_layers": layers, "hidden_size": 384, "intermediate_size": 1536}
+    return Preset({**sizes, "layer_scale_init": scale, "num_labels": 1000}, "image-classification", "Touvron et al. 2021", published)
 
 
-IMAGE = {"modality": "image", "pooling": "mean"}
 SMALL = {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 512}
-TINY = Preset({**IMAGE, **SMALL, "image_size": 32, "patch_size": 4, "num_labels": 10}, "image-classification", "tests and demos")
+TINY = Preset({**SMALL, "image_size": 32, "patch_size": 4, "num_labels": 10}, "image-classification", "tests and demos")
 PRESETS = {
     "resmlp-12": _published(12, 0.1, "15M"),
     "resmlp-24": _published(24, 1e-5, "30M"),
