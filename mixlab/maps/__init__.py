@@ -4,6 +4,7 @@ from mixlab.maps.banded import BandedMap, BandedWeight, GridBandedMap
 from mixlab.maps.base import StaticWeight, TokenMap
 from mixlab.maps.dense import DenseMap, DenseWeight
 from mixlab.maps.dynamic import DynamicBandedMap
+from mixlab.maps.fourier import FourierMap
 from mixlab.maps.identity import IdentityMap
 from mixlab.maps.lowrank import LowRankMap, LowRankWeight
 from mixlab.maps.softmax import SoftmaxMap
@@ -17,6 +18,7 @@ __all__ = [
     "DenseMap",
     "DenseWeight",
     "DynamicBandedMap",
+    "FourierMap",
     "GridBandedMap",
     "IdentityMap",
     "LowRankMap",
