@@ -233,6 +233,11 @@ class MixerConfig(PreTrainedConfig):
         return self.hidden_dropout
 
     @property
+    def transform_act(self) -> str:
+        """The activation of the dense layer before the vocabulary, if there is one; an architecture may have another."""
+        return "gelu"
+
+    @property
     def prefix_tokens(self) -> int:
         """Tokens before the patches of an image."""
         return 1 if self.modality == "image" and self.pooling == "cls" else 0

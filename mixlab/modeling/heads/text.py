@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache
 from transformers.utils.generic import can_return_tuple
 
 from mixlab.errors import MixlabError
+from mixlab.layers.activation import ACTIVATIONS
 from mixlab.layers.tokens import from_front, front_slots, to_front
 from mixlab.modeling.cache import check_cache_implementation
 from mixlab.modeling.config import MixerConfig
@@ -44,15 +45,16 @@ class VocabularyHead(MixerHead):
 
 
 class HeadTransform(nn.Module):
-    """BERT's: a dense layer, gelu and a norm before the logits."""
+    """BERT's: a dense layer, an activation and a norm before the logits."""
 
     def __init__(self, config: MixerConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.transform_act]
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        return self.norm(F.gelu(self.dense(hidden)))
+        return self.norm(self.activation(self.dense(hidden)))
 
 
 class MixerForMaskedLM(VocabularyHead):
