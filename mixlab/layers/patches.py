@@ -27,4 +27,5 @@ def as_image(x: Shaped[Tensor, "b n d"], grid: tuple[int, int]) -> Shaped[Tensor
 
 
 def as_tokens(image: Shaped[Tensor, "b d rows columns"]) -> Shaped[Tensor, "b n d"]:
-    return image.flatten(2).transpose(1, 2)
+    # Not flatten and transpose: of one image, torch 2.13's batch norm on a CPU then reads the gradient in the wrong order.
+    return image.permute(0, 2, 3, 1).flatten(1, 2)
