@@ -46,7 +46,7 @@ class MixerConfig(PreTrainedConfig):
     mixlab_format: int = FORMAT  # in which the checkpoint was written
 
     vocab_size: int = 32000
-    max_position_embeddings: int | None = None  # the longest sequence; an image sets it itself
+    max_position_embeddings: int | None = None  # the longest sequence; an image sets it itself; where any is read, the one counted for
     type_vocab_size: int = 0  # number of segments; 0: none are read
     image_size: int = 224
     patch_size: int = 16
@@ -248,6 +248,10 @@ class MixerConfig(PreTrainedConfig):
         if self.max_position_embeddings is None:
             raise MixlabError(f"this {self.model_type} reads any length, so none is known; give a length")
         return self.max_position_embeddings
+
+    def fewest_frames(self, tokens: int) -> int:
+        """Frames of sound that it takes to make so many tokens."""
+        return (tokens - 1) * self.frame_stride + 1
 
     @property
     def layer_types(self) -> list[str]:

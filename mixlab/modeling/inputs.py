@@ -110,12 +110,15 @@ def check_frames(config: MixerConfig, frames: Tensor, mask: Tensor | None) -> No
         raise MixlabError(
             f"input_features are {frames.dtype} {tuple(frames.shape)}, expected floats (batch, frames, {config.num_mel_bins})"
         )
-    if frames.shape[1] < 1:
-        raise MixlabError("the recording has no frame; give at least one")
+    fewest = config.fewest_frames(1)
+    if frames.shape[1] < fewest:
+        raise MixlabError(f"a recording of {frames.shape[1]} frames; a token is made of {fewest} or more: add silence, or leave it out")
     if mask is not None and tuple(mask.shape) != tuple(frames.shape[:2]):
         raise MixlabError(f"attention_mask of shape {tuple(mask.shape)}, expected {tuple(frames.shape[:2])}: 0 or 1 per frame")
     if mask is not None and not tracing() and not padded_behind(mask.bool()):
         raise MixlabError("attention_mask hides frames before others; pad recordings behind their last frame")
+    if mask is not None and not tracing() and len(mask) and int(shortest := mask.bool().sum(1).min()) < fewest:
+        raise MixlabError(f"attention_mask leaves a recording {shortest} frames; a token is made of {fewest} or more: leave it out")
 
 
 def read_mask(config: MixerConfig, mask: Tensor | None, batch: int, total: int) -> Bool[Tensor, "b t"] | None:

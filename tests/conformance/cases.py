@@ -40,12 +40,15 @@ class Case:
         return mixlab.config(self.preset, **self.sizes(**overrides))
 
     def build(self, task: str, seed: int = 0, **overrides: Any) -> Any:
-        """A model in evaluation mode whose every parameter was moved off its initial value: a zero W would hide errors."""
+        """A model in evaluation mode whose every number was moved off its initial value: a zero W would hide errors."""
         torch.manual_seed(seed)
         model = mixlab.create(self.preset, task=task, **self.sizes(**overrides)).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.05 * torch.randn_like(parameter)
+            for name, statistic in model.named_buffers():
+                if name.endswith(("running_mean", "running_var")):
+                    statistic += 0.05 * torch.rand_like(statistic)
         return model
 
     def features(self, **overrides: Any) -> Any:
@@ -59,7 +62,7 @@ class Case:
             return {"pixel_values": torch.randn(batch, config.num_channels, config.image_size, config.image_size, generator=generator)}
         n = 13 if length is None else length
         if config.modality == "audio":
-            return {"input_features": torch.randn(batch, n * config.frame_stride, config.num_mel_bins, generator=generator)}
+            return {"input_features": torch.randn(batch, config.fewest_frames(n), config.num_mel_bins, generator=generator)}
         return {"input_ids": torch.randint(1, config.vocab_size, (batch, n), generator=generator)}
 
 

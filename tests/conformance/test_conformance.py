@@ -26,9 +26,6 @@ def over(found: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", found, ids=[case.preset for case in found])
 
 
-text = over(cases_with(modality="text"))
-
-
 def longest(model: Any) -> int:
     """The cap, or, where there is none, a length that stands for all."""
     return model.config.max_position_embeddings or 40
@@ -98,7 +95,7 @@ def test_padding_is_never_read(case: Case, padding: str) -> None:
 def test_frames_of_padding_are_never_read(case: Case) -> None:
     model, inputs = case.features(), case.inputs(batch=2)
     frames = inputs["input_features"]
-    for real in (frames.shape[1] - 1, frames.shape[1] // 2 + 1):  # within a token too
+    for real in (frames.shape[1] - 1, frames.shape[1] // 2 + 1, model.config.fewest_frames(1)):  # within a token too
         mask = torch.ones(frames.shape[:2], dtype=torch.long)
         mask[1, real:] = 0
         together = model(input_features=frames, attention_mask=mask).last_hidden_state
@@ -106,10 +103,28 @@ def test_frames_of_padding_are_never_read(case: Case) -> None:
         assert int(model.token_mask(mask)[1].sum()) == alone.shape[1]
         close(together[1, : alone.shape[1]], alone[0])
         close(together[0], model(input_features=frames[:1]).last_hidden_state[0])
+        noisy = frames.clone()
+        noisy[1, real:] = torch.nan
+        read = model(input_features=noisy, attention_mask=mask).last_hidden_state
+        assert torch.equal(read[1, : alone.shape[1]], together[1, : alone.shape[1]])
     mask = torch.ones(frames.shape[:2], dtype=torch.long)
     mask[1, 0] = 0
     with pytest.raises(MixlabError, match="pad recordings behind"):
         model(input_features=frames, attention_mask=mask)
+
+
+@over(cases_with(modality="audio"))
+def test_frames_that_make_no_token_are_refused(case: Case) -> None:
+    model, fewest = case.features(), case.config().fewest_frames(1)
+    frames = torch.randn(2, fewest, case.config().num_mel_bins)
+    assert model(input_features=frames).last_hidden_state.shape[1] == 1
+    with pytest.raises(MixlabError, match=f"a recording of {fewest - 1} frames"):
+        model(input_features=frames[:, 1:])
+    if case.traits.masks:
+        mask = torch.ones(frames.shape[:2], dtype=torch.long)
+        mask[1, fewest - 1] = 0
+        with pytest.raises(MixlabError, match=f"leaves a recording {fewest - 1} frames"):
+            model(input_features=frames, attention_mask=mask)
 
 
 @over(cases_with(masks=False, modality="text"))
@@ -155,7 +170,7 @@ def test_a_model_that_cannot_be_causal_refuses(case: Case) -> None:
         case.build("causal-lm")
 
 
-@text
+@over([case for kind in ("text", "audio") for case in cases_with(modality=kind)])
 def test_the_length_policy_is_as_declared(case: Case) -> None:
     model, policy = case.features(), case.traits.length
     n = longest(model)
@@ -274,6 +289,8 @@ def test_gradient_checkpointing_changes_nothing(case: Case) -> None:
         assert len(outputs[0].hidden_states) == len(output.hidden_states)
         for (name, a), b in zip(plain.named_parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(a.grad, b.grad, msg=name)
+        for (name, a), b in zip(plain.named_buffers(), model.buffers(), strict=True):
+            assert torch.equal(a, b), name  # statistics of a batch norm
 
 
 @over(cases())
