@@ -6,6 +6,7 @@ python docs/tables.py --check    fail if a file would change
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable
@@ -50,16 +51,17 @@ def flops() -> str:
     return markdown(["preset", "G FLOPs here", "published", "difference"], rows)
 
 
+YES = {True: "yes", False: "no"}
+
+
 def archs() -> str:
-    """What every architecture declares, for its smallest text preset."""
+    """What every architecture declares, for its smallest preset."""
     rows = []
     for arch in registry.archs():
-        traits = load(arch).presets[registry.presets(arch)[0]].config(load(arch), {}).traits
         small = next(name for name in registry.presets(arch) if name.endswith("-tiny"))
         traits = load(arch).presets[small].config(load(arch), {}).traits
-        yes = {True: "yes", False: "no"}
         order = " and ".join(map(str, traits.order))
-        cells = [f"[`{arch}`](docs/archs/{arch}.md)", registry.headline(arch), yes[traits.masks], yes[traits.causal]]
+        cells = [f"[`{arch}`](docs/archs/{arch}.md)", registry.headline(arch), YES[traits.masks], YES[traits.causal]]
         rows.append([*cells, traits.length, order, ", ".join(traits.modalities)])
     return markdown(["architecture", "what it is", "hides padding", "causal", "length", "order", "inputs"], rows)
 
@@ -78,6 +80,42 @@ def options(arch: str) -> str:
     return markdown(["setting", "default"], rows)
 
 
+ORDER_OF_TOKENS = {"none": "knows places", "shift": "moves with its input", "permutation": "does not know the order"}
+
+
+def facts() -> str:
+    """What the conformance suite verified of every architecture, by what it reads; text and images may differ."""
+    rows = []
+    for arch in registry.archs():
+        seen: dict[str, list[str]] = {}
+        for name in [name for name in registry.presets(arch) if "tiny" in name.split("-")]:
+            config = load(arch).presets[name].config(load(arch), {})
+            traits = config.traits
+            reach = "everything" if traits.reach is None else f"{traits.reach} {'tokens' if config.modality == 'text' else 'rows'} away"
+            facts = [" and ".join(map(str, traits.order)) or "none", ORDER_OF_TOKENS[traits.equivariance], YES[traits.causal], reach]
+            facts += [traits.length, YES[traits.masks]]
+            if facts not in seen.values():
+                seen[name] = facts
+        rows += [[f"`{name}`", *facts] for name, facts in seen.items()]
+    header = ["preset", "degree of its mixing", "tokens in another order", "can be causal", "a token reads", "length", "hides padding"]
+    return markdown(header, rows)
+
+
+def proven() -> str:
+    """The `ROWS` of the tests: what each proves, against what, and where."""
+    rows = []
+    for path in sorted((ROOT / "tests" / "parity").glob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tests = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        tables = [node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROWS"]
+        for what, test in (ast.literal_eval(tables[0]) if tables else {}).items():
+            if test not in tests:
+                raise SystemExit(f"{path.name}: ROWS name {test}, which is not there")
+            said, _, oracle = what.partition(" [")
+            rows.append([said, oracle.removesuffix("]"), f"[`{test}`](../tests/parity/{path.name})"])
+    return markdown(["what", "against", "test"], rows)
+
+
 def recipes() -> str:
     """What the recipes reached on real data."""
     return markdown(["data", "recipe", "architecture", "steps", "reached (95%)", "simple methods"], measured.rows())
@@ -88,6 +126,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "flops": flops,
     "archs": archs,
     "recipes": recipes,
+    "facts": facts,
+    "proven": proven,
     **{f"options-{arch}": lambda arch=arch: options(arch) for arch in registry.archs()},
 }
 

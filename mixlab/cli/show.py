@@ -59,7 +59,7 @@ def main(
     Args:
         preset: A name from `mixlab list presets`.
         task: What the model is for; by default what its paper made it for.
-        length: Tokens of the sequence; by default as many as the model reads.
+        length: Tokens of the sequence; by default as many as the model reads, 512 where it reads any number.
         json_: Print JSON instead of a table.
     """
     shown = facts(preset, task, length)

@@ -14,6 +14,8 @@ from mixlab.modeling.config import MixerConfig
 from mixlab.modeling.tasks import TASK_HEADS
 from mixlab.modeling.traits import IMAGE_TASKS
 
+COUNTED = 512  # tokens, where a model reads any number of them and none is given
+
 
 def account_of_preset(name: str, length: int | None, task: str | None, overrides: Mapping[str, Any]) -> Account:
     architecture, preset = find_preset(name)
@@ -24,12 +26,12 @@ def account_of_preset(name: str, length: int | None, task: str | None, overrides
 def account(
     architecture: Architecture, config: MixerConfig, task: str, length: int | None = None, convention: Convention = FULL
 ) -> Account:
-    """Of one sequence of `length` tokens (by default the longest), or of one image."""
+    """Of one sequence of `length` tokens (by default the longest; `COUNTED` of a model that reads any number), or of one image."""
     if task not in tuple(TASK_HEADS):  # a tuple also says no to what cannot be hashed
         raise unknown("task", task, TASK_HEADS)
     if task not in config.traits.tasks:
         raise MixlabError(f"this {config.model_type} cannot do {task!r}; it can do: {', '.join(config.traits.tasks)}")
-    n = config.length if length is None else length
+    n = (config.max_position_embeddings or COUNTED) if length is None else length
     if type(n) is not int or n < 1 or (config.traits.length != "any" and n > config.length):
         raise MixlabError(f"length {n!r} is outside 1..{config.max_position_embeddings}, what this {config.model_type} reads")
     if config.modality == "image" and n != config.length:

@@ -13,6 +13,12 @@ from mixlab import MixlabError
 from mixlab.modeling.convert import import_model
 from tests.modeling.tiny import randomise
 
+ROWS = {
+    "gMLP and aMLP for text, two-sided and causal, with heads and circulant weights [g-mlp-pytorch gMLP]": "test_text",
+    "gMLP with tanh on the gate [g-mlp-pytorch gMLP]": "test_tanh_on_the_gate_is_a_setting",
+    "gMLP and aMLP for images [g-mlp-pytorch gMLPVision]": "test_images",
+}
+
 TEXT = {"num_tokens": 40, "dim": 32, "depth": 3, "seq_len": 12}
 IMAGE = {"image_size": 16, "patch_size": 4, "num_classes": 5, "dim": 32, "depth": 3}
 

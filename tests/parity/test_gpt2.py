@@ -19,13 +19,13 @@ from mixlab.modeling.convert_back import write_foreign
 from tests.modeling.tiny import randomise
 
 ROWS = {
-    "logits, loss and every hidden state, with padding [transformers GPT2LMHeadModel]": "test_logits",
-    "greedy generation and beams with a cache [transformers GPT2LMHeadModel.generate]": "test_generation",
-    "logits from a cache, step by step [transformers GPT2LMHeadModel]": "test_cached_steps",
-    "weights out and in again, both ways [transformers GPT2LMHeadModel.from_pretrained]": "test_out_and_in_again",
-    "the files of the Hub, without prefix and with triangles [transformers GPT2Model]": "test_files_of_the_hub",
-    "parameters of all sizes [exact counts; transformers]": "test_counts",
-    "weights that write into the residual stream begin smaller [transformers]": "test_initialisation",
+    "GPT-2: logits, loss and every hidden state, with padding [transformers GPT2LMHeadModel]": "test_logits",
+    "GPT-2: greedy generation and beams with a cache [transformers GPT2LMHeadModel.generate]": "test_generation",
+    "GPT-2: logits from a cache, step by step [transformers GPT2LMHeadModel]": "test_cached_steps",
+    "GPT-2: weights out and in again, both ways [transformers GPT2LMHeadModel.from_pretrained]": "test_out_and_in_again",
+    "GPT-2: the files of the Hub, without prefix and with triangles [transformers GPT2Model]": "test_files_of_the_hub",
+    "GPT-2: parameters of all sizes [exact counts; transformers]": "test_counts",
+    "GPT-2: weights that write into the residual stream begin smaller [transformers]": "test_initialisation",
 }
 
 COUNTS = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}

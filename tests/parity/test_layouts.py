@@ -14,6 +14,11 @@ from mixlab import MixlabError
 from mixlab.modeling.convert import import_model
 from tests.modeling.tiny import randomise
 
+ROWS = {
+    "gMLP: weights saved by labml [naive loops]": "test_labml",
+    "gMLP: weights saved by a model of convolutions [naive loops]": "test_blog",
+}
+
 N, D, F, VOCABULARY = 10, 16, 48, 30
 
 

@@ -12,6 +12,11 @@ from mixlab import MixlabError
 from mixlab.modeling.convert import import_model
 from tests.modeling.tiny import randomise
 
+ROWS = {
+    "gMLP for images: timm's weights give timm's logits [timm MlpMixer of SpatialGatingBlock]": "test_logits_without_a_preset",
+    "gMLP for images: a published size as timm builds it, and as its preset [timm gmlp_s16_224 and gmlp_ti16_224]": "test_the_whole_model_as_its_preset",
+}
+
 WIDTHS = {"gmlp_ti16_224": 128, "gmlp_s16_224": 256}
 
 

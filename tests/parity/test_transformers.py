@@ -12,6 +12,11 @@ from safetensors.torch import save_file
 import mixlab
 from mixlab.modeling.convert import import_model
 
+ROWS = {
+    "BERT with learned positions, both ways [transformers BertForMaskedLM]": "test_bert",
+    "BERT: exact parameters of bert-base and bert-large [transformers]": "test_counts_of_bert",
+}
+
 SIZES = {"vocab_size": 60, "num_hidden_layers": 3, "intermediate_size": 40, "max_position_embeddings": 24}
 
 
