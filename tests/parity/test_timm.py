@@ -14,7 +14,7 @@ from tests.modeling.tiny import randomise
 
 ROWS = {
     "gMLP for images: timm's weights give timm's logits [timm MlpMixer of SpatialGatingBlock]": "test_logits_without_a_preset",
-    "gMLP for images: a published size as timm builds it, and as its preset [timm gmlp_s16_224 and gmlp_ti16_224]": "test_the_whole_model_as_its_preset",
+    "gMLP for images: published sizes as their presets [timm gmlp_ti16_224, gmlp_s16_224]": "test_the_whole_model_as_its_preset",
 }
 
 WIDTHS = {"gmlp_ti16_224": 128, "gmlp_s16_224": 256}

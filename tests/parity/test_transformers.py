@@ -13,7 +13,7 @@ import mixlab
 from mixlab.modeling.convert import import_model
 
 ROWS = {
-    "BERT with learned positions, both ways [transformers BertForMaskedLM]": "test_bert",
+    "BERT with learned positions [transformers BertForMaskedLM]": "test_bert",
     "BERT: exact parameters of bert-base and bert-large [transformers]": "test_counts_of_bert",
 }
 
