@@ -85,14 +85,15 @@ class SelfAttention(nn.Module):
         elif self.relative_keys is not None:
             said = self.relative_keys.between(q, to, frm)
             bias = said if bias is None else bias + said
-        allowed = self.allowed(tokens, seen, explicit=bias is not None or relative is not None)
+        plain = bias is None and relative is None
+        allowed = self.allowed(tokens, seen, explicit=not plain)
         attention = SoftmaxMap(
             q,
             k,
             allowed,
             bias,
             relative,
-            causal=self.causal and allowed is None and q.shape[2] > 1,
+            causal=self.causal and plain and allowed is None and tokens.past == 0,  # a single new token reads all of the past
             dropout=self.dropout if self.training else 0.0,
         )
         for kind in self.kinds:
@@ -149,7 +150,7 @@ def who_reads_whom(tokens: Tokens, seen: int, *, causal: bool, explicit: bool = 
     None where all may read all; of a plain causal triangle, too, unless it is to be `explicit`.
     """
     n, device = tokens.x.shape[1], tokens.x.device
-    if tokens.mask is None and (not causal or n == 1 or (tokens.past == 0 and not explicit)):
+    if tokens.mask is None and (not causal or (tokens.past == 0 and not explicit) or n == 1):
         return None
     own = torch.arange(n, device=device)[:, None] + tokens.past  # n 1
     frm = torch.arange(seen, device=device)  # t

@@ -111,7 +111,7 @@ class Variant:
             return {}
         settings: dict[str, Any] = SMALL | (SMALL_IMAGE if self.kind == "image" else SMALL_TEXT)
         if self.kind == "encoder":
-            settings |= {"head_transform": True, "head_bias": True}
+            settings |= {"head_transform": True, "head_bias": True, "causal": False, "pooling": "cls"}
         if self.kind == "causal":
             settings |= {"causal": True, "pooling": "last"}
         return {name: value for name, value in settings.items() if name in arch.field_names()}

@@ -122,3 +122,14 @@ def test_heads_that_do_not_divide(width, heads):
     with pytest.raises(MixlabError, match=f"{width} cannot be split into {heads} heads") as caught:
         SelfAttention(8, 8, width, heads=heads)
     assert "\n" not in str(caught.value)
+
+
+@both_ways
+def test_one_graph_for_any_length(causal):
+    """A length that decides something would cut the graph, or compile it anew."""
+    attend = make(heads=3, causal=causal)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: attend(Tokens(x)), backend="eager", dynamic=True, fullgraph=True)
+    for n in (5, 7, 9):
+        x = random_input(2, n, 12)
+        torch.testing.assert_close(compiled(x), attend(Tokens(x)))
