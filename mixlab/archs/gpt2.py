@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
 from mixlab.accounting.parts import attention, embedding, layer_norm, linear
-from mixlab.errors import MixlabError
-from mixlab.layers import FeedForward, LearnedPositions, PreNormBlock, ScaledLinear, SelfAttention, Tokens
-from mixlab.modeling.architecture import Architecture, Preset, stack
+from mixlab.layers import FeedForward, LearnedPositions, PreNormBlock, ScaledLinear, SelfAttention, Stack, Tokens
+from mixlab.modeling.architecture import Architecture, Preset
 from mixlab.modeling.config import MixerConfig, Number
 from mixlab.modeling.foreign import Importer, Rename, State, count_layers, modules
 from mixlab.modeling.traits import TEXT_TASKS, Traits
@@ -34,19 +33,17 @@ class GPT2Config(MixerConfig):
 
     model_type = "mixlab-gpt2"
 
+    causal = True
+    pooling = "last"
+    layer_norm_eps = 1e-5
     intermediate_size: int = 3072
-    num_attention_heads: int = 12
+    num_attention_heads: int = 8
     attention_dropout: Number = 0.0
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        self.check_rate("attention_dropout")
-        if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
-            heads, d = self.num_attention_heads, self.hidden_size
-            raise MixlabError(f"hidden_size {d} cannot be split into num_attention_heads={heads}; use a divisor of {d}")
-        if self.intermediate_size < 1:
-            raise MixlabError(f"intermediate_size is {self.intermediate_size}; it must be at least 1")
+        self.check_split("hidden_size", "num_attention_heads")
 
     @property
     def stem_dropout(self) -> float:
@@ -76,17 +73,18 @@ class Block(PreNormBlock):
         super().__init__(d, attention, ffn, eps=config.layer_norm_eps, dropout=config.hidden_dropout)
 
 
-class Body(nn.Module):
+class Body(Stack):
     """Positions, then the blocks and the final norm."""
 
     def __init__(self, config: GPT2Config) -> None:
-        super().__init__()
-        self.positions = LearnedPositions(config.length, config.hidden_size, std=config.initializer_range)
+        d = config.hidden_size
+        blocks = [Block(config, layer) for layer in range(config.num_hidden_layers)]
+        super().__init__(blocks, nn.LayerNorm(d, eps=config.layer_norm_eps) if config.final_norm else nn.Identity())
+        self.positions = LearnedPositions(config.length, d, std=config.initializer_range)
         self.dropout = nn.Dropout(config.hidden_dropout)
-        self.stack = stack(config, Block)
 
     def forward(self, tokens: Tokens) -> Tokens:
-        return self.stack(tokens.with_x(self.dropout(self.positions(tokens))))
+        return super().forward(tokens.with_x(self.dropout(self.positions(tokens))))
 
 
 def account(config: GPT2Config, n: int) -> list[Line]:
@@ -105,14 +103,13 @@ def account(config: GPT2Config, n: int) -> list[Line]:
     return [embedding("positions", config.length, d), *in_group("body", block, times=config.num_hidden_layers), *final]
 
 
-CAUSAL = {"causal": True, "pooling": "last", "layer_norm_eps": 1e-5}
 MISPRINT = "the paper's table is known to be misprinted; the weights that were released have our count"
 
 
 def _published(layers: int, d: int, heads: int, published: str) -> Preset:
     sizes = {"num_hidden_layers": layers, "hidden_size": d, "intermediate_size": 4 * d, "num_attention_heads": heads}
     text = {"vocab_size": 50257, "max_position_embeddings": 1024, "bos_token_id": 50256, "eos_token_id": 50256}
-    return Preset({**CAUSAL, **text, **sizes}, "causal-lm", "Radford et al. 2019, Table 2", published, MISPRINT)
+    return Preset({**text, **sizes}, "causal-lm", "Radford et al. 2019, Table 2", published, MISPRINT)
 
 
 SMALL = {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4}
@@ -122,7 +119,7 @@ PRESETS = {
     "gpt2-medium": _published(24, 1024, 16, "345M"),
     "gpt2-large": _published(36, 1280, 20, "762M"),
     "gpt2-xl": _published(48, 1600, 25, "1542M"),
-    "gpt2-tiny": Preset({**CAUSAL, **SMALL, "vocab_size": 2000, "max_position_embeddings": 128}, "causal-lm", "tests and demos"),
+    "gpt2-tiny": Preset({**SMALL, "vocab_size": 2000, "max_position_embeddings": 128}, "causal-lm", "tests and demos"),
 }
 
 LAYER = r"transformer\.h\.(\d+)\."
@@ -137,13 +134,12 @@ def _transposed(weight_or_bias: Tensor) -> Tensor:
 
 def _projection(theirs: str, ours: str) -> Rename:
     pattern = LAYER + theirs.replace(".", r"\.") + r"\.(weight|bias)"
-    return Rename(pattern, rf"model.body.stack.blocks.\1.{ours}.\2", _transposed, _transposed)
+    return Rename(pattern, rf"model.body.blocks.\1.{ours}.\2", _transposed, _transposed)
 
 
 def _settings(state: Mapping[str, Tensor]) -> dict[str, Any]:
     vocabulary, hidden = state[TABLE].shape
     return {
-        **CAUSAL,
         "vocab_size": vocabulary,
         "hidden_size": hidden,
         "num_attention_heads": max(1, hidden // 64),
@@ -176,8 +172,8 @@ IMPORTERS = [
             Rename(r"transformer\.wte\.weight", "model.stem.tokens.weight"),
             Rename(r"transformer\.wpe\.weight", "model.body.positions.weight"),
             *[_projection(theirs, ours) for theirs, ours in PROJECTIONS.items()],
-            *modules(LAYER, {"ln_1": "attention_norm", "ln_2": "ffn_norm"}, "model.body.stack.blocks"),
-            Rename(r"transformer\.ln_f\.(weight|bias)", r"model.body.stack.norm.\1"),
+            *modules(LAYER, {"ln_1": "attention_norm", "ln_2": "ffn_norm"}),
+            Rename(r"transformer\.ln_f\.(weight|bias)", r"model.body.norm.\1"),
             Rename(r"lm_head\.weight", "lm_head.weight"),
         ],
         note="heads of 64 channels are assumed; other files need --set num_attention_heads=N. "

@@ -154,7 +154,7 @@ def test_counts(preset: str) -> None:
 
 def test_initialisation() -> None:
     settings = {"vocab_size": 90, "num_hidden_layers": 6, "hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4}
-    ours = mixlab.create("gpt2", **settings, bos_token_id=None, eos_token_id=None).model.body.stack.blocks
+    ours = mixlab.create("gpt2", **settings, bos_token_id=None, eos_token_id=None).model.body.blocks
     sizes = {"vocab_size": 90, "n_layer": 6, "n_embd": 96, "n_head": 4}
     model = transformers.GPT2Model(transformers.GPT2Config(**sizes)).h
     for mine, yours in zip(ours, model, strict=True):
@@ -175,7 +175,7 @@ def test_causal_unless_the_task_needs_both_sides() -> None:
     ("settings", "said"),
     [
         ({"num_attention_heads": 7}, "hidden_size 128 cannot be split into num_attention_heads=7"),
-        ({"num_attention_heads": 0}, "cannot be split into num_attention_heads=0"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0; it must be at least 1"),
         ({"intermediate_size": 0}, "intermediate_size is 0; it must be at least 1"),
         ({"attention_dropout": 1.0}, "attention_dropout is 1.0"),
         ({"modality": "audio"}, "reads text, not audio"),
@@ -192,7 +192,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     state = load_file(save(theirs(), tmp_path / "m.safetensors"))
     del state["transformer.h.1.mlp.c_proj.weight"]
     save_file(state, tmp_path / "less.safetensors")
-    with pytest.raises(MixlabError, match=r"lacks model\.body\.stack\.blocks\.1\.ffn\.narrow\.weight"):
+    with pytest.raises(MixlabError, match=r"lacks model\.body\.blocks\.1\.ffn\.narrow\.weight"):
         import_model(str(tmp_path / "less.safetensors"))
     with pytest.raises(MixlabError, match="vocab_size=61, and gpt2 has 50257"):
         import_model(str(tmp_path / "m.safetensors"), preset="gpt2")
