@@ -17,7 +17,7 @@ from mixlab.layers.patches import from_patches, to_patches
 from mixlab.layers.tokens import Record
 from mixlab.modeling.config import MixerConfig
 from mixlab.modeling.heads.base import ClassifierHead, MixerHead, head_output, pool
-from mixlab.modeling.inputs import check_classes
+from mixlab.modeling.inputs import check_classes, check_tensor
 from mixlab.modeling.outputs import HeadOutput, ImageOutput, MaskedImageOutput
 
 
@@ -93,10 +93,13 @@ class MixerForMaskedImageModeling(MixerHead):
         assert pixel_values is not None
         batch, n = len(x), grid[0] * grid[1]
         noise = torch.rand(batch, n, device=x.device) if noise is None else noise
+        check_tensor(noise, "noise")
         if noise.shape != (batch, n):
             raise MixlabError(f"noise of shape {tuple(noise.shape)}, expected ({batch}, {n}): one number per patch")
         order = noise.argsort(dim=1, stable=True)  # b n
         visible = order[:, : max(1, int(n * (1 - self.config.mask_ratio)))]  # b k
+        if visible.shape[1] == n:
+            raise MixlabError(f"mask_ratio {self.config.mask_ratio} of {n} patches hides none, and nothing is left to predict; raise it")
         hidden = torch.ones(batch, n, device=x.device, dtype=torch.bool).scatter(1, visible, False)
         record = self.model.record_of(output_hidden_states, output_attentions, output_maps)
         if self.config.masking == "drop":
