@@ -18,6 +18,7 @@ from mixlab.layers.stack import Stack
 from mixlab.layers.stems import FrameStem, PatchStem, TextStem
 from mixlab.layers.tokens import Tokens
 from mixlab.layers.transformer import ParallelBlock, PreNormBlock
+from mixlab.layers.windows import PatchMerging, WindowAttention
 
 __all__ = [
     "GLU",
@@ -34,6 +35,7 @@ __all__ = [
     "MeanPool",
     "MetaFormerBlock",
     "ParallelBlock",
+    "PatchMerging",
     "PatchStem",
     "PreNormBlock",
     "RelativeBias",
@@ -46,4 +48,5 @@ __all__ = [
     "TextStem",
     "Tokens",
     "WavePositions",
+    "WindowAttention",
 ]
