@@ -109,6 +109,12 @@ class BlockDiagonalMap:
         """Of all windows of a sample."""
         return self.windows.count * self.inner.macs(channels)
 
+    def terms(self) -> int:
+        """Counted on the first sample: for windows that wrap and rows that sum to 1 there is no short formula."""
+        blocks = self.inner.dense().detach()  # H s s, or b*W H s s
+        blocks = blocks[None] if blocks.dim() == 3 else blocks[: self.windows.count]
+        return int(torch.linalg.matrix_rank(blocks.transpose(0, 1).flatten(1).double()))
+
 
 class WindowBias(nn.Module):
     """B of attention in windows: a number per head and offset, (2 side - 1)^2 H in all, the same in every window."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mixlab import MixlabError
-from mixlab.maps import BlockDiagonalMap, DenseMap, SoftmaxMap, WindowBias, Windows
+from mixlab.maps import BlockDiagonalMap, DenseMap, SoftmaxMap, TokenMap, WindowBias, Windows
 from tests.reference.compare import random_input, randomised
 
 CUTS = {
@@ -125,6 +125,17 @@ def test_macs() -> None:
     assert BlockDiagonalMap(DenseMap(torch.zeros(3, 4, 4)), windows).macs(6) == 24 * 4 * 6
     q = torch.zeros(2 * 6, 3, 4, 7)
     assert BlockDiagonalMap(SoftmaxMap(q, q), windows).macs(6) == 24 * 4 * (3 * 7 + 6)
+
+
+@cuts
+@KINDS
+def test_terms(windows: Windows, kind: str) -> None:
+    """One per head; a window of one token leaves room for one, unless every window has a number of its own."""
+    made = make(windows, kind, inputs(windows, kind))
+    assert isinstance(made, TokenMap)
+    assert made.terms() == (1 if windows.side == 1 and kind != "per window" else HEADS)
+    matrices = made.dense().reshape(-1, HEADS, tokens(windows) ** 2)
+    assert all(int(torch.linalg.matrix_rank(heads)) == made.terms() for heads in matrices)
 
 
 @pytest.mark.parametrize(
