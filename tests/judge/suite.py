@@ -151,7 +151,8 @@ class Tester:
         config = self.get_config()
         self.hidden_size, self.num_hidden_layers = config.hidden_size, config.num_hidden_layers
         self.num_attention_heads = getattr(config, "num_attention_heads", None)
-        self.seq_length = 7 if config.traits.length in ("any", "cap") else config.length
+        fixed = config.modality == "image" or config.traits.length not in ("any", "cap")
+        self.seq_length = config.length if fixed else 7
         self.causal_lm_class = model_classes(variant.arch)["causal-lm"] if "causal-lm" in variant.tasks else None
 
     def get_config(self) -> MixerConfig:
