@@ -7,6 +7,7 @@ from mixlab.maps.dynamic import DynamicBandedMap
 from mixlab.maps.fourier import FourierMap
 from mixlab.maps.identity import IdentityMap
 from mixlab.maps.lowrank import LowRankMap, LowRankWeight
+from mixlab.maps.pool import PoolMap
 from mixlab.maps.softmax import SoftmaxMap
 from mixlab.maps.toeplitz import ToeplitzMap, ToeplitzWeight
 from mixlab.maps.windows import BlockDiagonalMap, WindowBias, Windows
@@ -23,6 +24,7 @@ __all__ = [
     "IdentityMap",
     "LowRankMap",
     "LowRankWeight",
+    "PoolMap",
     "SoftmaxMap",
     "StaticWeight",
     "ToeplitzMap",
