@@ -64,7 +64,7 @@ def test_a_batch_of_two_is_two_batches_of_one(case: Case) -> None:
     model, inputs = case.features(), case.inputs()
     both = model(**inputs).last_hidden_state
     alone = [model(**{name: value[i : i + 1] for name, value in inputs.items()}).last_hidden_state for i in range(2)]
-    close(both, torch.cat(alone))
+    close(both, torch.cat(alone), 1e-5 * max(1.0, float(both.detach().abs().max())))  # rounding grows with what is rounded
 
 
 PADDINGS = {
