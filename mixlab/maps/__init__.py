@@ -8,6 +8,7 @@ from mixlab.maps.fourier import FourierMap
 from mixlab.maps.identity import IdentityMap
 from mixlab.maps.lowrank import LowRankMap, LowRankWeight
 from mixlab.maps.pool import PoolMap
+from mixlab.maps.selection import cutting, joining
 from mixlab.maps.softmax import SoftmaxMap
 from mixlab.maps.toeplitz import ToeplitzMap, ToeplitzWeight
 from mixlab.maps.windows import BlockDiagonalMap, WindowBias, Windows
@@ -32,4 +33,6 @@ __all__ = [
     "TokenMap",
     "WindowBias",
     "Windows",
+    "cutting",
+    "joining",
 ]
