@@ -104,7 +104,7 @@ def facts() -> str:
 def proven() -> str:
     """The `ROWS` of the tests: what each proves, against what, and where."""
     rows = []
-    for path in sorted((ROOT / "tests" / "parity").glob("test_*.py")):
+    for path in [path for folder in ("maps", "analysis", "parity") for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         tests = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         tables = [node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROWS"]
@@ -112,7 +112,7 @@ def proven() -> str:
             if test not in tests:
                 raise SystemExit(f"{path.name}: ROWS name {test}, which is not there")
             said, _, oracle = what.partition(" [")
-            rows.append([said, oracle.removesuffix("]"), f"[`{test}`](../tests/parity/{path.name})"])
+            rows.append([said, oracle.removesuffix("]"), f"[`{test}`](../{path.relative_to(ROOT)})"])
     return markdown(["what", "against", "test"], rows)
 
 

@@ -28,13 +28,21 @@ from mixlab.maps import (
     IdentityMap,
     LowRankMap,
     LowRankWeight,
+    PoolMap,
     SoftmaxMap,
     ToeplitzMap,
     ToeplitzWeight,
     Windows,
 )
+from mixlab.maps.selection import cutting
 from tests.reference.compare import random_input, randomised
 
+ROWS = {
+    "Terms M X W of every token map and linear layer: their sum [the layer itself, einsum]": "test_the_terms_sum_to_the_layer",
+    "Terms M X W: as many as the structure declares [closed form]": "test_there_are_as_many_terms_as_declared",
+    "Terms M X W: none can be spared [orthogonality]": "test_the_terms_are_the_fewest",
+    "Terms M X W: what is not linear has none [error]": "test_what_is_not_linear_is_refused",
+}
 N, D = 8, 4
 GRID = (2, 4)
 
@@ -80,6 +88,8 @@ MAPS = {
     "dynamic banded": (lambda: DynamicBandedMap(random_input(1, 2, N, 3), 1), 2),
     "low rank": (lambda: LowRankMap(random_input(2, N, 1), random_input(2, 1, N)), 2),
     "fourier": (lambda: FourierMap(N, "sine"), 1),
+    "pool": (lambda: PoolMap(GRID), 1),
+    "pool, less the token itself": (lambda: PoolMap(GRID, less_itself=True), 1),
     "windows, one map for all": (lambda: BlockDiagonalMap(DenseMap(random_input(2, 4, 4)), Windows((2, 4), 2)), 2),
     "windows of attention, shifted": (windows, D),
     "softmax": (lambda: SoftmaxMap(*queries(2)), 2),
@@ -202,6 +212,7 @@ def test_layers_of_this_library() -> None:
     assert decompose(randomised(LightConv(D, 3, 2)), N, D).rank == 2
     assert decompose(FourierMixing(), N, D).rank == len(FourierMixing().terms(N, D)) == 2
     assert decompose(nn.BatchNorm1d(D).eval(), N, D).rank == 1
+    assert decompose(lambda x: cutting(N, 2, 5).double() @ x, N, D).rank == 1  # fewer tokens come out
     assert decompose(lambda x: x - x.mean(1, keepdim=True), N, D).rank == 1
     assert decompose(lambda x: 0 * x, N, D).rank == 0
     assert decompose(SoftmaxMap(torch.randn(1, 2, N, 3), torch.randn(1, 2, N, 3)), N, D).rank == 2  # in float32

@@ -21,6 +21,12 @@ from mixlab.maps.banded import band
 from tests.reference import banded
 from tests.reference.compare import random_input, randomised
 
+ROWS = {
+    "Token maps: identity, banded, on a grid, by input, low rank, with gradients [naive loops]": (
+        "test_fast_path_dense_and_loop_agree_with_gradients"
+    ),
+    "Token maps: the same, multiply-adds and terms [closed form]": "test_it_is_a_token_map_that_counts",
+}
 N, E = 5, 6
 
 
