@@ -4,6 +4,12 @@
     A = norm(X + attend(X))                       attend: h heads, softmax(q k^T / sqrt(d / h)) v, q, k, v and output d x d
     Y = norm(A + gelu(A W_1) W_2)                 W_1: d x f,  W_2: f x d
 
+Two variants know distances in place of positions (Liu et al. 2021, "Pay Attention to MLPs", arXiv:2105.08050, Table 3), by a learned number
+for every offset, head and layer:
+
+    relative          softmax(q k^T / sqrt(d / h) + b_(i - j)) v           "+ rel pos"
+    relative_alone    softmax(b_(i - j)) v, without queries and keys       "+ rel pos - attn"
+
 Post-norm: every branch is normalised after it joined, so there is no final norm. The language-model head has a transform and a bias.
 
 Axes: b batch, n tokens, d model, f expanded, h heads.
@@ -14,16 +20,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import embedding, layer_norm, linear
+from mixlab.accounting.parts import attention, embedding, layer_norm, linear
 from mixlab.errors import MixlabError
-from mixlab.layers import FeedForward, LearnedPositions, SelfAttention, Tokens
+from mixlab.layers import DistanceAttention, FeedForward, LearnedPositions, RelativeBias, SelfAttention, Tokens
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import MixerConfig, Number
 from mixlab.modeling.foreign import Importer, Rename, State, count_layers, modules
+from mixlab.modeling.rewriting import join, part, respell
 from mixlab.modeling.traits import TEXT_TASKS, Traits
 
 
@@ -36,14 +42,11 @@ class BertConfig(MixerConfig):
     num_attention_heads: int = 8
     attention_dropout: Number = 0.0
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu"
+    positions: Literal["absolute", "relative", "relative_alone"] = "absolute"
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        self.check_rate("attention_dropout")
-        if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
-            raise MixlabError(f"hidden_size {self.hidden_size} cannot be split into num_attention_heads={self.num_attention_heads}")
-        if self.modality != "text" or self.intermediate_size < 1:
-            raise MixlabError(f"bert reads text, and intermediate_size is at least 1; got {self.modality!r}, {self.intermediate_size}")
+        self.check_split("hidden_size", "num_attention_heads")
 
     @property
     def stem_dropout(self) -> float:
@@ -52,7 +55,18 @@ class BertConfig(MixerConfig):
 
     @property
     def traits(self) -> Traits:
-        return Traits(masks=True, causal=True, length="cap", modalities=("text",), tasks=TEXT_TASKS, order=(3,), attention=True)
+        by_content = self.positions != "relative_alone"
+        able: dict[str, Any] = {"masks": True, "causal": True, "attention": by_content, "order": (3,) if by_content else (1,)}
+        return Traits(**able, length="cap", modalities=("text",), tasks=TEXT_TASKS)
+
+
+def attend(config: BertConfig) -> nn.Module:
+    d, heads, causal, drop = config.hidden_size, config.num_attention_heads, config.causal, config.attention_dropout
+    relative = config.positions != "absolute"
+    bias = RelativeBias(config.length, heads, causal=causal, std=config.initializer_range) if relative else None
+    if bias is not None and config.positions == "relative_alone":
+        return DistanceAttention(d, d, d, bias, causal=causal, dropout=drop)
+    return SelfAttention(d, d, d, heads=heads, causal=causal, dropout=drop, kinds=("attention", "maps"), logit_bias=bias)
 
 
 class Block(nn.Module):
@@ -61,8 +75,7 @@ class Block(nn.Module):
     def __init__(self, config: BertConfig, layer: int) -> None:
         super().__init__()
         d, eps = config.hidden_size, config.layer_norm_eps
-        heads, drop = config.num_attention_heads, config.attention_dropout
-        self.attention = SelfAttention(d, d, d, heads=heads, causal=config.causal, dropout=drop, kinds=("attention", "maps"))
+        self.attention = attend(config)
         self.attention_norm = nn.LayerNorm(d, eps=eps)
         self.ffn = FeedForward(d, config.intermediate_size, activation=config.hidden_act)
         self.ffn_norm = nn.LayerNorm(d, eps=eps)
@@ -74,39 +87,60 @@ class Block(nn.Module):
 
 
 class Body(nn.Module):
-    """Positions and a norm, then the blocks."""
+    """Positions, where they are absolute, and a norm, then the blocks."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.positions = LearnedPositions(config.length, config.hidden_size, std=config.initializer_range)
+        absolute = config.positions == "absolute"
+        self.positions = LearnedPositions(config.length, config.hidden_size, std=config.initializer_range) if absolute else None
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout)
         self.stack = stack(config, Block)
 
     def forward(self, tokens: Tokens) -> Tokens:
-        x = self.norm(self.positions(tokens))  # b n d
+        x = self.norm(tokens.x if self.positions is None else self.positions(tokens))  # b n d
         return self.stack(tokens.with_x(self.dropout(x)))
 
 
 def account(config: BertConfig, n: int) -> list[Line]:
     """The lines of the body for n tokens."""
-    d, f = config.hidden_size, config.intermediate_size
+    d, f, alone, absolute = (
+        config.hidden_size,
+        config.intermediate_size,
+        config.positions == "relative_alone",
+        config.positions == "absolute",
+    )
+    taps = Line("relative bias", "H*N" if config.causal else "H*(2*N - 1)", "0", {"H": config.num_attention_heads, "N": config.length})
+    product = Line("product with v", "0", "n*n*d", {"n": n, "d": d})
     block = [
-        linear("W_qkv", d, 3 * d, n),
-        Line("q k^T and its product with v", "0", "2*n*n*d", {"n": n, "d": d}),
+        *([] if absolute else [taps]),
+        *([linear("W_v", d, d, n), product] if alone else [linear("W_qkv", d, 3 * d, n), attention(n, n, d)]),
         linear("W_o", d, d, n),
         layer_norm("attention norm", d),
         linear("W_1", d, f, n),
         linear("W_2", f, d, n),
         layer_norm("feed-forward norm", d),
     ]
-    start = [embedding("positions", config.length, d), layer_norm("embedding norm", d)]
+    start = [*([embedding("positions", config.length, d)] if absolute else []), layer_norm("embedding norm", d)]
     return [*start, *in_group("body", block, times=config.num_hidden_layers)]
+
+
+def _ablation(layers: int, table: str, published: str, positions: str = "absolute", note: str = "") -> Preset:
+    sizes = {"num_hidden_layers": layers, "hidden_size": 768, "num_attention_heads": 12, "max_position_embeddings": 128}
+    settings = {"final_norm": False, "positions": positions, **sizes}
+    return Preset(settings, "masked-lm", f"Liu et al. 2021, {table}", published, note)
 
 
 BASE = {"layer_norm_eps": 1e-12, "final_norm": False, "head_transform": True, "head_bias": True, "type_vocab_size": 2}
 ENGLISH = {**BASE, "vocab_size": 30522, "max_position_embeddings": 512, "pad_token_id": 0}
-SMALL = {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4}
+SMALL = {
+    "num_hidden_layers": 4,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_attention_heads": 4,
+    "vocab_size": 2000,
+    "max_position_embeddings": 128,
+}
 
 PRESETS = {
     "bert-base": Preset(
@@ -118,7 +152,15 @@ PRESETS = {
         "Devlin et al. 2019",
         "340M",
     ),
-    "bert-tiny": Preset({**BASE, **SMALL, "vocab_size": 2000, "max_position_embeddings": 128}, "masked-lm", "tests and demos"),
+    "bert-l6": _ablation(6, "Table 4", "67M"),
+    "bert-l12": _ablation(12, "Tables 3 and 4", "110M"),
+    "bert-l24": _ablation(24, "Table 4", "195M"),
+    "bert-l48": _ablation(48, "Table 4", "365M"),
+    "bert-l12-relative": _ablation(12, "Table 3, + rel pos", "110M", "relative"),
+    "bert-l12-relative-alone": _ablation(12, "Table 3, + rel pos - attn", "96M", "relative_alone", "95.5M, rounded up"),
+    "bert-tiny": Preset({**BASE, **SMALL}, "masked-lm", "tests and demos"),
+    "bert-tiny-relative": Preset({**BASE, **SMALL, "positions": "relative"}, "masked-lm", "tests and demos"),
+    "bert-tiny-relative-alone": Preset({**BASE, **SMALL, "positions": "relative_alone"}, "masked-lm", "tests and demos"),
 }
 
 LAYER = r"bert\.encoder\.layer\.(\d+)\."
@@ -134,6 +176,9 @@ HEAD = "cls.predictions."
 
 def _settings(state: Mapping[str, Tensor]) -> dict[str, Any]:
     vocabulary, hidden = state["bert.embeddings.word_embeddings.weight"].shape
+    segments = len(state["bert.embeddings.token_type_embeddings.weight"])
+    if segments < 2:
+        raise MixlabError("names are BERT's, but there is one segment: a RoBERTa, whose positions begin elsewhere; only BERT can be read")
     return {
         **BASE,
         "vocab_size": vocabulary,
@@ -142,28 +187,35 @@ def _settings(state: Mapping[str, Tensor]) -> dict[str, Any]:
         "intermediate_size": len(state["bert.encoder.layer.0.intermediate.dense.bias"]),
         "num_hidden_layers": count_layers(state, LAYER + r"intermediate\.dense\.bias"),
         "max_position_embeddings": len(state["bert.embeddings.position_embeddings.weight"]),
-        "type_vocab_size": len(state["bert.embeddings.token_type_embeddings.weight"]),
+        "type_vocab_size": segments,
     }
 
 
+PROJECTIONS = [f"attention.self.{name}." for name in ("query", "key", "value")]
+# What only repeats, or only serves next-sentence prediction, stays behind.
+LEFT_BEHIND = ("bert.pooler.", "cls.seq_relationship.", "bert.embeddings.position_ids", HEAD + "decoder.")
+
+
 def _prepare(state: State) -> State:
-    """Three projections become one; what only repeats, or only serves next-sentence prediction, stays behind."""
-    state = {name: tensor for name, tensor in state.items() if not name.startswith(("bert.pooler.", "cls.seq_relationship."))}
-    for dropped in ("bert.embeddings.position_ids", HEAD + "decoder.weight", HEAD + "decoder.bias"):
-        state.pop(dropped, None)
-    for query in [name for name in state if ".attention.self.query." in name]:
-        parts = [state.pop(query.replace("query", part)) for part in ("query", "key", "value")]
-        state[query.replace("self.query", "qkv")] = torch.cat(parts)
-    return state
+    """With one prefix and today's names, three projections as one."""
+    bare = not any(name.startswith("bert.") for name in state)
+    state = {f"bert.{name}" if bare and not name.startswith("cls.") else name: tensor for name, tensor in state.items()}
+    state = respell(state, {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"})
+    return join({name: tensor for name, tensor in state.items() if not name.startswith(LEFT_BEHIND)}, PROJECTIONS, "attention.qkv.")
+
+
+def _finish(state: State) -> State:
+    return part(state, "attention.qkv.", PROJECTIONS)
 
 
 IMPORTERS = [
     Importer(
         "transformers",
-        recognises=lambda state: "bert.embeddings.word_embeddings.weight" in state,
+        recognises=lambda state: any(name.removeprefix("bert.") == "encoder.layer.0.attention.self.query.weight" for name in state),
         settings=_settings,
         task=lambda state: "masked-lm" if HEAD + "bias" in state else "features",
         prepare=_prepare,
+        finish=_finish,
         renames=[
             Rename(r"bert\.embeddings\.word_embeddings\.weight", "model.stem.tokens.weight"),
             Rename(r"bert\.embeddings\.token_type_embeddings\.weight", "model.stem.segments.weight"),
