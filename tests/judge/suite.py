@@ -57,6 +57,8 @@ ADAPTED = {
     "test_retain_grad_hidden_states_attentions": (
         "padding stands behind the text; with padding elsewhere, and for attention maps, the outputs are copies off the gradient's path."
     ),
+    "test_hidden_states_output": "hidden patches are covered and not left out, since one number of tokens is expected of all heads.",
+    "test_attention_outputs": "as above.",
     "test_model_get_set_embeddings": "for images the input embedding is the patch projection, as in transformers' own test of ViT.",
 }
 
@@ -237,6 +239,18 @@ class Judged(models.ModelTesterMixin):
     def test_retain_grad_hidden_states_attentions(self) -> None:
         with mock.patch.object(self, "has_attentions", False):
             super().test_retain_grad_hidden_states_attentions()
+
+    def cover_hidden_patches(self) -> None:
+        if self.variant.kind == "image":
+            self.model_tester.more = {"masking": "token"}
+
+    def test_hidden_states_output(self) -> None:
+        self.cover_hidden_patches()
+        super().test_hidden_states_output()
+
+    def test_attention_outputs(self) -> None:
+        self.cover_hidden_patches()
+        super().test_attention_outputs()
 
     def test_model_get_set_embeddings(self) -> None:
         if self.variant.kind != "image":
