@@ -66,9 +66,7 @@ class SwinConfig(MixerConfig):
     def _check_stages(self) -> None:
         stages = len(self.depths)
         if not self.depths or min(self.depths) < 1 or stages > 8 or len(self.num_heads) != stages:
-            raise MixlabError(
-                f"depths {self.depths} and num_heads {self.num_heads}: give a number of at least 1 for each of up to 8 stages"
-            )
+            raise MixlabError(f"depths {self.depths} and num_heads {self.num_heads}: give one number for each of up to 8 stages")
         self.derive("num_hidden_layers", sum(self.depths), f"depths {self.depths}")
         if self.hidden_size % 2 ** (stages - 1):
             raise MixlabError(f"hidden_size {self.hidden_size} cannot be halved {stages - 1} times, once per stage; use a multiple")
@@ -195,7 +193,7 @@ def _published(depths: list[int], d: int, heads: list[int], drop_path: float, pu
 
 TINY = Preset(
     {
-        "depths": [2, 2],
+        "depths": [2, 1],
         "hidden_size": 128,
         "num_heads": [2, 4],
         "window_size": 4,
