@@ -110,7 +110,7 @@ def find_importer(state: Mapping[str, Tensor], source: str) -> tuple[Architectur
             if importer.recognises(state):
                 return architecture, importer
             known.append(f"{importer.name} ({arch})")
-    if any(name.removeprefix("model.").startswith(("stem.", "body.")) for name in state):
+    if any(name.removeprefix("model.").startswith("body.") for name in state):
         raise MixlabError(f"{source} has mixlab's own names and no configuration; give the folder that holds its config.json")
     raise MixlabError(f"{source}: names like {some(state)} belong to no layout known here; known: {', '.join(known)}")
 
