@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -49,3 +51,44 @@ def without_batch(tensor: Tensor) -> Tensor:
 def with_batch(tensor: Tensor) -> Tensor:
     """The way back."""
     return tensor[None]
+
+
+def kernel_as_matrix(kernel: Tensor) -> Tensor:
+    """A 1 x 1 convolution as a projection."""
+    return kernel.flatten(1)
+
+
+def matrix_as_kernel(matrix: Tensor) -> Tensor:
+    """The way back."""
+    return matrix[:, :, None, None]
+
+
+def count_through(state: State, stages: str = "stages", before: str = "downsample") -> State:
+    """Blocks counted through all stages: `stages.1.blocks.0.x` -> `blocks.2.x`, if the first stage has two.
+
+    What stands before a stage goes to its first block: `stages.1.downsample.x` -> `blocks.2.downsample.x`.
+    """
+    staged = re.compile(rf"{stages}\.(\d+)\.(?:blocks\.(\d+)|({before}))\.(.*)")
+    places = sorted({(int(m[1]), int(m[2])) for name in state if (m := staged.fullmatch(name)) and m[2]})
+
+    def counted(m: re.Match[str]) -> str:
+        return f"blocks.{places.index((int(m[1]), int(m[2] or 0)))}.{m[4] if m[2] else f'{m[3]}.{m[4]}'}"
+
+    return {counted(m) if (m := staged.fullmatch(name)) else name: tensor for name, tensor in state.items()}
+
+
+def stage_starts(state: Mapping[str, Tensor], before: str = "downsample") -> list[int]:
+    """The first block of every stage, after `count_through`."""
+    return [0, *sorted({int(m[1]) for name in state if (m := re.fullmatch(rf"blocks\.(\d+)\.{before}\..*", name))})]
+
+
+def count_by_stage(state: State, stages: str = "stages", before: str = "downsample") -> State:
+    """Undo `count_through`."""
+    starts = stage_starts(state, before)
+
+    def staged(m: re.Match[str]) -> str:
+        stage = bisect_right(starts, int(m[1])) - 1
+        within = m[2] if m[2].startswith(f"{before}.") else f"blocks.{int(m[1]) - starts[stage]}.{m[2]}"
+        return f"{stages}.{stage}.{within}"
+
+    return {staged(m) if (m := re.fullmatch(r"blocks\.(\d+)\.(.*)", name)) else name: tensor for name, tensor in state.items()}

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mixlab.modeling.rewriting import join, part, respell, with_batch, without_batch
+from mixlab.modeling.rewriting import (
+    count_by_stage,
+    count_through,
+    join,
+    kernel_as_matrix,
+    matrix_as_kernel,
+    part,
+    respell,
+    stage_starts,
+    with_batch,
+    without_batch,
+)
 
 QKV = ("q_proj", "k_proj", "v_proj")
 
@@ -59,3 +70,39 @@ def test_a_batch_of_one_comes_and_goes() -> None:
     positions = torch.randn(1, 4, 3)
     assert torch.equal(with_batch(without_batch(positions)), positions)
     assert without_batch(positions).shape == (4, 3)
+
+
+NAMES = {
+    "stages.0.blocks.0.norm.weight": "blocks.0.norm.weight",
+    "stages.0.blocks.1.norm.weight": "blocks.1.norm.weight",
+    "stages.1.down.conv.weight": "blocks.2.down.conv.weight",
+    "stages.1.blocks.0.down_proj.bias": "blocks.2.down_proj.bias",
+    "stages.1.blocks.10.norm.weight": "blocks.4.norm.weight",
+    "stages.1.blocks.9.norm.weight": "blocks.3.norm.weight",
+    "stages.2.down.norm.weight": "blocks.5.down.norm.weight",
+    "stages.2.blocks.0.norm.weight": "blocks.5.norm.weight",
+    "head.stages.weight": "head.stages.weight",
+}
+
+
+def test_blocks_are_counted_through() -> None:
+    """In the order of their numbers, not of their names; all else keeps its name."""
+    state = {name: torch.tensor(place) for place, name in enumerate(NAMES)}
+    counted = count_through(state, before="down")
+    assert {name: int(place) for name, place in counted.items()} == {name: place for place, name in enumerate(NAMES.values())}
+    assert stage_starts(counted, before="down") == [0, 2, 5]
+
+
+@pytest.mark.parametrize("stages", ["stages", "encoder.layers"])
+def test_and_back(stages: str) -> None:
+    names = ["0.blocks.0.a", "0.blocks.1.a", "1.down.w", "1.blocks.0.a", "2.down.w", "2.blocks.0.a", "2.blocks.1.a", "2.blocks.2.a"]
+    state = {f"{stages}.{name}": torch.tensor(place) for place, name in enumerate(names)} | {"norm.weight": torch.tensor(-1)}
+    assert count_by_stage(count_through(state, stages, "down"), stages, "down") == state
+
+
+def test_a_pointwise_convolution_is_a_projection() -> None:
+    kernel = torch.randn(5, 3, 1, 1)
+    image = torch.randn(2, 3, 4, 6)
+    tokens = image.flatten(2).mT @ kernel_as_matrix(kernel).mT
+    torch.testing.assert_close(tokens, torch.nn.functional.conv2d(image, kernel).flatten(2).mT)
+    assert torch.equal(matrix_as_kernel(kernel_as_matrix(kernel)), kernel)
