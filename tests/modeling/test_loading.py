@@ -150,7 +150,8 @@ def test_ties_are_kept(arch: str, tied: bool, tmp_path: Path) -> None:
 def test_half_precision(arch: str, dtype: torch.dtype, tmp_path: Path) -> None:
     model = tiny(arch).to(dtype)
     model.save_pretrained(tmp_path)
-    assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {dtype}
+    stored = load_file(tmp_path / "model.safetensors").values()
+    assert {tensor.dtype for tensor in stored if tensor.is_floating_point()} == {dtype}  # a batch norm counts its batches
     again = type(model).from_pretrained(tmp_path)
     assert again.dtype == dtype
     assert same_weights(again, model)
