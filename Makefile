@@ -22,6 +22,7 @@ judge: .judge/.fetched
 .oracles/.installed: .venv/.installed
 	rm -rf .oracles
 	$(PIP) --target .oracles --no-deps timm torchvision g-mlp-pytorch einops
+	$(PIP) --target .oracles/files --no-deps torchaudio
 	@touch $@
 
 # transformers' own model tests, of the installed version.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 ORACLES = Path(__file__).parents[2] / ".oracles"
+FILES = ORACLES / "files"  # packages that cannot be imported beside a CPU build of torch, but single files of which can
 _kept: list[torch.library.Library] = []
 
 
@@ -48,3 +50,18 @@ def oracle() -> Iterator[Callable[[str], ModuleType]]:
 
     yield find
     sys.path.remove(str(ORACLES))
+
+
+@pytest.fixture(scope="package")
+def oracle_file() -> Callable[[str], ModuleType]:
+    """`oracle_file("torchaudio/models/conformer.py")` imports that file alone, without its package."""
+
+    def find(path: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(f"oracle_{Path(path).stem}", FILES / path)
+        if spec is None or spec.loader is None or not (FILES / path).is_file():
+            pytest.fail(f"{FILES / path} is not there; run `make oracles`", pytrace=False)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return find
