@@ -33,7 +33,8 @@ def account(
         raise MixlabError(f"this {config.model_type} cannot do {task!r}; it can do: {', '.join(config.traits.tasks)}")
     n = (config.max_position_embeddings or COUNTED) if length is None else length
     if type(n) is not int or n < 1 or (config.traits.length != "any" and n > config.length):
-        raise MixlabError(f"length {n!r} is outside 1..{config.max_position_embeddings}, what this {config.model_type} reads")
+        last = "" if config.traits.length == "any" else config.max_position_embeddings
+        raise MixlabError(f"length {n!r} is outside 1..{last}, what this {config.model_type} reads")
     if config.modality == "image" and n != config.length:
         raise MixlabError(f"length {n}: an image of this model has {config.length} tokens; set image_size instead")
     drops = task == "masked-image-modeling" and config.masking == "drop"
