@@ -14,9 +14,9 @@ from mixlab.maps.selection import cutting, joining
 def test_joined_tokens_and_channels_are_sums_of_products() -> None:
     parts = [torch.randn(n, 5) for n in (2, 4, 1)]
     matrices = joining([2, 4, 1])
-    assert torch.equal(sum(p @ x for p, x in zip(matrices, parts, strict=True)), torch.cat(parts))
+    assert torch.equal(torch.stack([p @ x for p, x in zip(matrices, parts, strict=True)]).sum(0), torch.cat(parts))
     wide = [x.T for x in parts]
-    assert torch.equal(sum(x @ p.T for p, x in zip(matrices, wide, strict=True)), torch.cat(wide, dim=1))
+    assert torch.equal(torch.stack([x @ p.T for p, x in zip(matrices, wide, strict=True)]).sum(0), torch.cat(wide, dim=1))
 
 
 def test_a_cut_undoes_a_join_and_parts_do_not_meet() -> None:
