@@ -224,7 +224,7 @@ def test_hidden_patches_are_never_read(case: Case) -> None:
         assert [name for name, p in model.named_parameters() if p.grad is None and p.requires_grad] == []
         patch, grid = model.config.patch_size, model.config.grid
         assert int(output.mask[0].sum()) == grid * grid - max(1, int(grid * grid * 0.25))
-        hidden = output.mask.unflatten(1, (grid, grid))[:, None].repeat_interleave(patch, 2).repeat_interleave(patch, 3)
+        hidden = output.mask.bool().unflatten(1, (grid, grid))[:, None].repeat_interleave(patch, 2).repeat_interleave(patch, 3)
         other = torch.where(hidden, torch.randn_like(inputs["pixel_values"]), inputs["pixel_values"])
         assert torch.equal(model(pixel_values=other, noise=inputs["noise"]).logits, output.logits)
     if not case.traits.drops:
