@@ -18,7 +18,9 @@ ROWS = {
     "masked gMLP and masked MLP-Mixer, patches left out, W[idx][:, idx]: outputs, loss, gradients [sums written out]": (
         "test_a_masked_static_mixer_is_the_sum_over_visible_patches"
     ),
-    "masked gMLP and masked MLP-Mixer, patches covered by a token at full length [sums written out]": "test_a_masked_static_mixer_is_the_sum_over_visible_patches",
+    "masked gMLP and masked MLP-Mixer, patches covered by a token at full length [sums written out]": (
+        "test_a_masked_static_mixer_is_the_sum_over_visible_patches"
+    ),
     "masked image modelling of every architecture that reads images: the loss falls": "test_the_loss_falls",
     "masked image modelling of every architecture that reads images: noise may be given": (
         "test_noise_decides_what_is_hidden_and_is_drawn_where_it_is_not_given"
