@@ -1,12 +1,12 @@
 """Tokens mixed by their own products: attention without a weight, f(X) = X X^T X.
 
-    A = X + f(norm(X)) / d          f(X) = X X^T X: token i reads token j as much as x_i and x_j point the same way
+    A = X + f(norm(X)) / (n d)      f(X) = X X^T X: token i reads token j as much as x_i and x_j point the same way
     Y = A + gelu(norm(A) W_1) W_2   W_1: d x c,  W_2: c x d
 
 f keeps the shape n x d for any n, has no parameters, and is of degree 3. With X = U S V^T it is U S^3 V^T: the same rank and the same
 singular vectors, the singular values cubed. Attention is what becomes of it with projections of X on either side and a softmax in between.
-Division by d makes the weight of a normalised token for itself 1. Causal: of X X^T the lower triangle. The order of the tokens is not seen,
-unless positions are added.
+Divided by n d, products are means over channels and tokens, and a long text weighs no more than a short one; padding is not counted.
+Causal: of X X^T the lower triangle, and n is the number of tokens so far. The order of the tokens is not seen, unless positions are added.
 
 Axes: b batch, n tokens, t tokens seen so far, d channels.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -61,21 +62,25 @@ class GramConfig(MixerConfig):
 
 
 class Gram(nn.Module):
-    """X X^T X / `divisor`."""
+    """X X^T X; `averaged`: the mean over channels and over the tokens that are read, in place of their sums."""
 
     order = 3
 
-    def __init__(self, divisor: float = 1.0, *, causal: bool = False) -> None:
+    def __init__(self, *, averaged: bool = False, causal: bool = False) -> None:
         super().__init__()
-        self.divisor, self.causal = divisor, causal
+        self.averaged, self.causal = averaged, causal
 
     def forward(self, x: Float[Tensor, "b n d"], tokens: Tokens) -> Float[Tensor, "b n d"]:
         x = without_padding(x, tokens.mask)
         seen = x if tokens.cache is None else tokens.cache.append("gram", x)  # b t d
-        products = x @ seen.mT / self.divisor  # b n t
+        products = x @ seen.mT  # b n t
+        read = torch.ones_like(seen[..., 0], dtype=torch.bool) if tokens.mask is None else tokens.mask
+        read = read.unsqueeze(-2)  # b 1 t
         if self.causal:
-            later = tokens.seen_places(seen.shape[1]).unsqueeze(-2) > tokens.places().unsqueeze(-1)
-            products = products.masked_fill(later, 0.0)
+            read = read & (tokens.seen_places(seen.shape[1]).unsqueeze(-2) <= tokens.places().unsqueeze(-1))  # b n t
+            products = products.masked_fill(~read, 0.0)
+        if self.averaged:
+            products = products / (x.shape[-1] * read.sum(-1, keepdim=True).clamp(min=1))
         mix = DenseMap(products.unsqueeze(1))  # b 1 n t
         tokens.keep("maps", mix.dense)
         return mix(seen)
@@ -85,7 +90,7 @@ class Block(MetaFormerBlock):
     def __init__(self, config: GramConfig, layer: int) -> None:
         d = config.hidden_size
         super().__init__(
-            Gram(d, causal=config.causal),
+            Gram(averaged=True, causal=config.causal),
             FeedForward(d, config.intermediate_size, activation=config.hidden_act),
             partial(nn.LayerNorm, d, eps=config.layer_norm_eps),
             dropout=config.hidden_dropout,
@@ -123,9 +128,11 @@ def account(config: GramConfig, n: int) -> list[Line]:
 SMALL = {"num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 256}
 
 PRESETS = {
-    "gram-tiny": Preset({**SMALL, "vocab_size": 2000, "max_position_embeddings": 128}, "masked-lm", "tests and demos"),
+    "gram-tiny": Preset(
+        {**SMALL, "vocab_size": 2000, "max_position_embeddings": 128, "positions": "learned"}, "masked-lm", "tests and demos"
+    ),
     "gram-tiny-image": Preset(
-        {**SMALL, "modality": "image", "pooling": "mean", "positions": "learned", "image_size": 32, "patch_size": 4, "num_labels": 10},
+        {**SMALL, "modality": "image", "pooling": "mean", "image_size": 32, "patch_size": 4, "num_labels": 10},
         "image-classification",
         "tests and demos",
     ),

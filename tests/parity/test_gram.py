@@ -54,7 +54,7 @@ def test_the_block_is_its_einsum(causal: bool) -> None:
         x = torch.randn(2, 7, 6, dtype=torch.float64)
         normal = F.layer_norm(x, (6,), block.token_norm.weight, block.token_norm.bias, 1e-6)
         read = torch.ones(7, 7, dtype=torch.float64).tril() if causal else torch.ones(7, 7, dtype=torch.float64)
-        a = x + torch.einsum("btc,bsc,ts,bsd->btd", normal, normal, read, normal) / 6
+        a = x + torch.einsum("btc,bsc,ts,bsd->btd", normal, normal, read / read.sum(1, keepdim=True), normal) / 6
         expected = a + block.channel_mixing(F.layer_norm(a, (6,), block.channel_norm.weight, block.channel_norm.bias, 1e-6))
         torch.testing.assert_close(block(Tokens(x)).x, expected, atol=1e-12, rtol=0)
 
@@ -69,7 +69,7 @@ def test_counts_are_exact() -> None:
 def test_cached_steps_say_the_same() -> None:
     """Also where prompts are of different lengths."""
     torch.manual_seed(0)
-    model: Any = mixlab.create("gram-tiny", task="causal-lm", positions="learned", num_hidden_layers=2).eval()
+    model: Any = mixlab.create("gram-tiny", task="causal-lm", num_hidden_layers=2).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -106,6 +106,6 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(MixlabError, match="positions"):
         mixlab.config("gram-tiny", positions="some")
     with pytest.raises(MixlabError, match="max_position_embeddings is missing"):
-        mixlab.config("gram-tiny", positions="learned", max_position_embeddings=None)
+        mixlab.config("gram-tiny", max_position_embeddings=None)
     with pytest.raises(MixlabError, match="has no attention to output"):
         mixlab.create("gram-tiny", task="features")(torch.ones(1, 3, dtype=torch.long), output_attentions=True)
