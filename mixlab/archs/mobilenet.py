@@ -29,6 +29,7 @@ from mixlab.layers.patches import as_image, as_tokens
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import MixerConfig
 from mixlab.modeling.foreign import Importer, Rename, State
+from mixlab.modeling.rewriting import renamed
 from mixlab.modeling.traits import Traits
 
 STEM_STRIDE = 2
@@ -41,6 +42,10 @@ class MobileNetConfig(MixerConfig):
     hierarchical = True
     poolings = ("mean",)
 
+    modality = "image"
+    pooling = "mean"
+    patch_size = STEM_STRIDE
+    final_norm = False
     depths: list[int] = field(default_factory=lambda: [1, 2, 2, 6, 2])
     same_padding: Literal["symmetric", "tensorflow"] = "symmetric"  # at stride 2, tensorflow pads below and on the right alone
 
@@ -50,9 +55,7 @@ class MobileNetConfig(MixerConfig):
         self.derive("num_hidden_layers", sum(self.depths), f"depths={self.depths}")
         if self.hidden_size % 2 ** len(self.depths):
             raise MixlabError(f"hidden_size {self.hidden_size} cannot be halved {len(self.depths)} times, once per stage; use a multiple")
-        if self.patch_size != STEM_STRIDE or self.final_norm or self.hidden_dropout:
-            given = f"{self.patch_size}, {self.final_norm}, {self.hidden_dropout}"
-            raise MixlabError(f"patch_size, final_norm, hidden_dropout are {given}; a mobilenet has {STEM_STRIDE}, False, 0")
+        self.require(patch_size=STEM_STRIDE, final_norm=False, hidden_dropout=0.0)
         super().__post_init__(**kwargs)
 
     @property
@@ -152,15 +155,14 @@ def account(config: MobileNetConfig, n: int) -> list[Line]:
     return lines
 
 
-IMAGE = {"modality": "image", "pooling": "mean", "patch_size": STEM_STRIDE, "final_norm": False}
 TINY = Preset(
-    {**IMAGE, "depths": [1, 1, 2], "hidden_size": 128, "image_size": 32, "num_labels": 10, "layer_norm_eps": 1e-3},
+    {"depths": [1, 1, 2], "hidden_size": 128, "image_size": 32, "num_labels": 10, "layer_norm_eps": 1e-3},
     "image-classification",
     "tests and demos",
 )
 PRESETS = {
     "mobilenet-v1": Preset(
-        {**IMAGE, "hidden_size": 1024, "num_labels": 1000, "layer_norm_eps": 1e-3, "same_padding": "tensorflow"},
+        {"hidden_size": 1024, "num_labels": 1000, "layer_norm_eps": 1e-3, "same_padding": "tensorflow"},
         "image-classification",
         "Howard et al. 2017",
         "4.2M",
@@ -187,19 +189,14 @@ def _depths(state: Mapping[str, Tensor]) -> list[int]:
     return depths
 
 
-def _renamed(state: Mapping[str, Tensor], pattern: re.Pattern[str], name: Any) -> State:
-    """Names that match, made anew from the match; all others as they are."""
-    return {name(found) if (found := pattern.fullmatch(old)) else old: tensor for old, tensor in state.items()}
-
-
 def _from_timm(state: State) -> State:
     places = sorted({(int(m[1]), int(m[2])) for name in state if (m := TIMM.fullmatch(name))})
-    return _renamed(state, TIMM, lambda m: f"blocks.{places.index((int(m[1]), int(m[2])))}.{m[3]}.{m[4]}")
+    return renamed(state, TIMM, lambda m: f"blocks.{places.index((int(m[1]), int(m[2])))}.{m[3]}.{m[4]}")
 
 
 def _to_timm(state: State) -> State:
     places = [(stage, block) for stage, depth in enumerate(_depths(state)) for block in range(depth)]
-    return _renamed(state, FLAT, lambda m: "blocks.{}.{}.".format(*places[int(m[1])]) + f"{m[2]}.{m[3]}")
+    return renamed(state, FLAT, lambda m: "blocks.{}.{}.".format(*places[int(m[1])]) + f"{m[2]}.{m[3]}")
 
 
 def _from_transformers(state: State) -> State:
@@ -207,7 +204,7 @@ def _from_transformers(state: State) -> State:
         block, pointwise = divmod(int(m[1]), 2)
         return f"blocks.{block}.{list(PARTS)[2 * pointwise + (m[2] == 'normalization')]}.{m[3]}"
 
-    return _renamed(state, TRANSFORMERS, name)
+    return renamed(state, TRANSFORMERS, name)
 
 
 def _to_transformers(state: State) -> State:
@@ -215,13 +212,13 @@ def _to_transformers(state: State) -> State:
         pointwise, norm = divmod(list(PARTS).index(m[2]), 2)
         return f"mobilenet_v1.layer.{2 * int(m[1]) + pointwise}.{'normalization' if norm else 'convolution'}.{m[3]}"
 
-    return _renamed(state, FLAT, name)
+    return renamed(state, FLAT, name)
 
 
 def _settings(state: Mapping[str, Tensor], **more: object) -> dict[str, Any]:
     labels, hidden = state["classifier.weight"].shape
     stem = next(tensor for name, tensor in state.items() if tensor.dim() == 4 and "conv_stem" in name)
-    return {**IMAGE, "depths": _depths(state), "hidden_size": hidden, "num_channels": stem.shape[1], "num_labels": labels, **more}
+    return {"depths": _depths(state), "hidden_size": hidden, "num_channels": stem.shape[1], "num_labels": labels, **more}
 
 
 def _importer(name: str, first: str, stem: tuple[str, str], **more: Any) -> Importer:

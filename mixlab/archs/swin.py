@@ -46,6 +46,7 @@ class SwinConfig(MixerConfig):
 
     modality = "image"
     pooling = "mean"
+    patch_size = 4
     layer_norm_eps = 1e-5
     depths: list[int] | tuple[int, ...] = (2, 2, 2)  # blocks of each stage
     num_heads: list[int] | tuple[int, ...] = (2, 4, 8)  # of each stage
@@ -186,7 +187,7 @@ def account(config: SwinConfig, n: int) -> list[Line]:
 
 
 def _published(depths: list[int], d: int, heads: list[int], drop_path: float, published: str) -> Preset:
-    settings = {"depths": depths, "hidden_size": 8 * d, "num_heads": heads, "window_size": 7, "patch_size": 4}
+    settings = {"depths": depths, "hidden_size": 8 * d, "num_heads": heads, "window_size": 7}
     settings |= {"image_size": 224, "num_labels": 1000, "drop_path": drop_path}
     return Preset(settings, "image-classification", "Liu et al. 2021, Table 1", published)
 
@@ -197,7 +198,6 @@ TINY = Preset(
         "hidden_size": 128,
         "num_heads": [2, 4],
         "window_size": 4,
-        "patch_size": 4,
         "image_size": 32,
         "num_labels": 10,
     },

@@ -40,15 +40,17 @@ class UNetConfig(MixerConfig):
     hierarchical = True
     poolings = ("mean",)
 
+    modality = "image"
+    pooling = "mean"
+    patch_size = 1
+    final_norm = False
     num_pools: int = 4
 
     def __post_init__(self, **kwargs: object) -> None:
         if not 1 <= self.num_pools <= 10:
             raise MixlabError(f"num_pools is {self.num_pools}; it must be at least 1, for a U, and at most 10")
         self.derive("num_hidden_layers", 2 * self.num_pools + 1, f"num_pools={self.num_pools}")
-        if self.patch_size != 1 or self.final_norm or self.hidden_dropout:
-            given = f"{self.patch_size}, {self.final_norm}, {self.hidden_dropout}"
-            raise MixlabError(f"patch_size, final_norm, hidden_dropout are {given}; a unet has 1, False, 0")
+        self.require(patch_size=1, final_norm=False, hidden_dropout=0.0)
         super().__post_init__(**kwargs)
 
     @property
@@ -190,11 +192,10 @@ def account(config: UNetConfig, n: int) -> list[Line]:
     return lines
 
 
-IMAGE = {"modality": "image", "pooling": "mean", "patch_size": 1, "final_norm": False}
-TINY = Preset({**IMAGE, "hidden_size": 8, "num_pools": 2, "image_size": 16, "num_labels": 10}, "image-restoration", "tests and demos")
+TINY = Preset({"hidden_size": 8, "num_pools": 2, "image_size": 16, "num_labels": 10}, "image-restoration", "tests and demos")
 PRESETS = {
     "unet": Preset(
-        {**IMAGE, "hidden_size": 64, "num_channels": 1, "image_size": 512, "num_labels": 2},
+        {"hidden_size": 64, "num_channels": 1, "image_size": 512, "num_labels": 2},
         "image-restoration",
         "Ronneberger et al. 2015",
         "31M",

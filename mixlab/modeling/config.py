@@ -164,6 +164,12 @@ class MixerConfig(PreTrainedConfig):
             raise MixlabError(f"{name} is {given}, but {origin} makes it {value}; leave {name} out")
         setattr(self, name, value)
 
+    def require(self, **fixed: object) -> None:
+        """That fields have the only values that an architecture knows."""
+        for name, value in fixed.items():
+            if getattr(self, name) != value:
+                raise MixlabError(f"{name} is {getattr(self, name)}, and a {self.model_type} has {value}; leave {name} out")
+
     def check_split(self, size: str, parts: str) -> None:
         """That a width can be split into heads."""
         width, heads = getattr(self, size), getattr(self, parts)

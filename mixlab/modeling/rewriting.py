@@ -43,6 +43,11 @@ def respell(state: State, spellings: Mapping[str, str]) -> State:
     return respelled
 
 
+def renamed(state: Mapping[str, Tensor], pattern: re.Pattern[str], name: Callable[[re.Match[str]], str]) -> State:
+    """Names that match, made anew from the match; all others as they are."""
+    return {name(found) if (found := pattern.fullmatch(old)) else old: tensor for old, tensor in state.items()}
+
+
 def without_batch(tensor: Tensor) -> Tensor:
     """1 n d, as some libraries keep positions, as n d."""
     return tensor.squeeze(0)
@@ -74,7 +79,7 @@ def count_through(state: State, stages: str = "stages", before: str = "downsampl
     def counted(m: re.Match[str]) -> str:
         return f"blocks.{places.index((int(m[1]), int(m[2] or 0)))}.{m[4] if m[2] else f'{m[3]}.{m[4]}'}"
 
-    return {counted(m) if (m := staged.fullmatch(name)) else name: tensor for name, tensor in state.items()}
+    return renamed(state, staged, counted)
 
 
 def stage_starts(state: Mapping[str, Tensor], before: str = "downsample") -> list[int]:
@@ -91,4 +96,4 @@ def count_by_stage(state: State, stages: str = "stages", before: str = "downsamp
         within = m[2] if m[2].startswith(f"{before}.") else f"blocks.{int(m[1]) - starts[stage]}.{m[2]}"
         return f"{stages}.{stage}.{within}"
 
-    return {staged(m) if (m := re.fullmatch(r"blocks\.(\d+)\.(.*)", name)) else name: tensor for name, tensor in state.items()}
+    return renamed(state, re.compile(r"blocks\.(\d+)\.(.*)"), staged)

@@ -35,18 +35,21 @@ from mixlab.modeling.tasks import TASK_HEADS
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64, "attention_size": 16}
 SMALL_TEXT = {"vocab_size": 99, "max_position_embeddings": 64, "type_vocab_size": 2}
 SMALL_IMAGE = {"image_size": 8, "patch_size": 4}
+SMALL_SOUND = {"vocab_size": 99, "num_mel_bins": 16}
 
 NO_GENERATION = "mixlab: the source distribution lacks the tests of generation; mixlab has its own"
 NO_EAGER = "mixlab: attention always runs through SDPA; there is no eager form to compare with"
-NO_IDS = "mixlab: an image model reads pixels, not embeddings of ids"
+NO_IDS = "mixlab: an image model reads pixels, and one of sound reads frames, not embeddings of ids"
 NO_ONE_SHAPE = "mixlab: tokens and channels change from stage to stage; mixlab's conformance suite counts the hidden states"
 NO_ONE_BLOCK = "mixlab: a hierarchy has more blocks than one; mixlab's conformance suite counts what is computed again"
-# (which variants, which test) -> why. Variants: "causal" and "image" by their kind, "attention" and "hierarchy" by what they have.
+# (which variants, which test) -> why. Variants: "causal", "image" and "sound" by their kind, "attention" and "hierarchy" by what they have.
 SKIPPED = {
     ("causal", "test_generation_tester_mixin_inheritance"): NO_GENERATION,
     ("attention", "test_eager_matches_sdpa_inference"): NO_EAGER,
     ("image", "test_inputs_embeds"): NO_IDS,
     ("image", "test_inputs_embeds_matches_input_ids"): NO_IDS,
+    ("sound", "test_inputs_embeds"): NO_IDS,
+    ("sound", "test_inputs_embeds_matches_input_ids"): NO_IDS,
     ("hierarchy", "test_hidden_states_output"): NO_ONE_SHAPE,
     ("hierarchy", "test_training_gradient_checkpointing"): NO_ONE_BLOCK,
     ("hierarchy", "test_training_gradient_checkpointing_use_reentrant_false"): NO_ONE_BLOCK,
@@ -68,8 +71,8 @@ ADAPTED = {
     "test_model_get_set_embeddings": "for images the input embedding is the patch projection, as in transformers' own test of ViT.",
 }
 
-# Tasks whose further inputs transformers' tests cannot know: which patches are hidden, and the image that is wanted.
-IMAGE_TARGETS = ("masked-image-modeling", "image-restoration")
+# Tasks whose further inputs transformers' tests cannot know: which patches are hidden, the image that is wanted, symbols beside the blank.
+OWN_TARGETS = ("masked-image-modeling", "image-restoration", "ctc")
 
 # Run always; the others are marked slow.
 FAST = (
@@ -103,13 +106,13 @@ class Variant:
 
     arch: str
     preset: str
-    kind: str  # encoder, causal, image
+    kind: str  # encoder, causal, image, sound
     tasks: tuple[str, ...]
 
     @property
     def name(self) -> str:
         """Of the test class, such as TestGMLPTinyEncoder."""
-        words = self.preset.removeprefix(self.arch).split("-") + ([] if self.kind == "image" else [self.kind])
+        words = self.preset.removeprefix(self.arch).split("-") + ([self.kind] if self.kind in ("encoder", "causal") else [])
         return f"Test{load(self.arch).class_prefix}{''.join(word.capitalize() for word in words)}"
 
     def settings(self) -> dict[str, Any]:
@@ -117,7 +120,7 @@ class Variant:
         arch = load(self.arch)
         if arch.config.hierarchical:  # its widths belong together, and its tiny preset is small
             return {}
-        settings: dict[str, Any] = SMALL | (SMALL_IMAGE if self.kind == "image" else SMALL_TEXT)
+        settings: dict[str, Any] = SMALL | {"image": SMALL_IMAGE, "sound": SMALL_SOUND}.get(self.kind, SMALL_TEXT)
         if self.kind == "encoder":
             settings |= {"head_transform": True, "head_bias": True, "causal": False, "pooling": "cls"}
         if self.kind == "causal":
@@ -130,7 +133,7 @@ class Variant:
 
 def variants() -> list[Variant]:
     """Of every architecture in the registry: each tiny preset, and its causal form where there is one."""
-    found = []
+    found, judged = [], []
     for arch in registry.archs():
         tiny = [preset for preset in registry.presets(arch) if "tiny" in preset.split("-")]
         if not tiny:
@@ -138,8 +141,11 @@ def variants() -> list[Variant]:
         for preset in tiny:
             config = mixlab.config(preset)
             tasks = config.traits.tasks
-            if config.modality == "image":
-                found.append(Variant(arch, preset, "image", tasks))
+            if (arch, config.to_dict()) in judged:  # one preset under two names
+                continue
+            judged.append((arch, config.to_dict()))
+            if config.modality != "text":
+                found.append(Variant(arch, preset, "image" if config.modality == "image" else "sound", tasks))
                 continue
             found.append(Variant(arch, preset, "encoder", tuple(task for task in tasks if task != "causal-lm")))
             if config.traits.causal:
@@ -171,6 +177,9 @@ class Tester:
         if config.modality == "image":
             shape = [self.batch_size, config.num_channels, config.image_size, config.image_size]
             return config, {"pixel_values": models.floats_tensor(shape)}
+        if config.modality == "audio":
+            frames = config.fewest_frames(self.seq_length)
+            return config, {"input_features": models.floats_tensor([self.batch_size, frames, config.num_mel_bins])}
         shape = [self.batch_size, self.seq_length]
         inputs = {"input_ids": models.ids_tensor(shape, config.vocab_size)}
         if config.traits.masks:
@@ -195,8 +204,10 @@ class Judged(models.ModelTesterMixin):
 
     def _prepare_for_class(self, inputs_dict: dict[str, Any], model_class: Any, return_labels: bool = False) -> dict[str, Any]:
         task = getattr(model_class, "task", "features")
-        if task not in IMAGE_TARGETS:
+        if task not in OWN_TARGETS:
             return super()._prepare_for_class(inputs_dict, model_class, return_labels)
+        if task == "ctc":
+            return {**inputs_dict, **({"labels": torch.ones(self.model_tester.batch_size, 3).long()} if return_labels else {})}
         config, pixels = self.model_tester.get_config(), inputs_dict["pixel_values"]
         if task == "masked-image-modeling":
             noise = torch.rand(len(pixels), config.grid**2, generator=torch.Generator().manual_seed(0))
@@ -259,7 +270,7 @@ class Judged(models.ModelTesterMixin):
         super().test_attention_outputs()
 
     def test_model_get_set_embeddings(self) -> None:
-        if self.variant.kind != "image":
+        if self.variant.kind not in ("image", "sound"):
             super().test_model_get_set_embeddings()
             return
         for cls in self.all_model_classes:

@@ -128,7 +128,7 @@ def test_trainer_saves_and_resumes(tmp_path: Path) -> None:
 def test_labelled_logits_only_is_the_same_loss(arch: str) -> None:
     examples = masked_examples(6)
     batch = {name: torch.stack([example[name] for example in examples]) for name in examples[0]}
-    full, few = tiny(arch), tiny(arch, labelled_logits_only=True)
+    full, few = tiny(arch, "masked-lm"), tiny(arch, "masked-lm", labelled_logits_only=True)
     outputs = [model(**batch) for model in (full, few)]
     assert abs(float(outputs[0].loss - outputs[1].loss)) < 1e-6
     labelled = batch["labels"] != IGNORED
