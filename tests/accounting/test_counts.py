@@ -57,9 +57,9 @@ def test_the_account_is_the_model(preset: str) -> None:
         if config.modality == "image":
             inputs = {"pixel_values": torch.empty(1, config.num_channels, config.image_size, config.image_size)}
         elif config.modality == "audio":
-            inputs = {"input_features": torch.empty(1, config.fewest_frames(config.length), config.num_mel_bins)}
+            inputs = {"input_features": torch.empty(1, config.fewest_frames(counted.length), config.num_mel_bins)}
         else:
-            inputs = {"inputs_embeds": torch.empty(1, config.length, config.hidden_size)}
+            inputs = {"inputs_embeds": torch.empty(1, counted.length, config.hidden_size)}
     assert sum(p.numel() for p in model.parameters()) == counted.params
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(**inputs)
