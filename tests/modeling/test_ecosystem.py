@@ -125,13 +125,18 @@ def test_trainer_saves_and_resumes(tmp_path: Path) -> None:
 
 
 @EVERY_TEXT_ARCH
-def test_labelled_logits_only_is_the_same_loss(arch: str) -> None:
+@pytest.mark.parametrize("task", ["masked-lm", "causal-lm"])
+def test_labelled_logits_only_is_the_same_loss(arch: str, task: str) -> None:
+    if task not in tasks_of(arch):
+        pytest.skip(f"{arch} does not declare {task}")
     examples = masked_examples(6)
     batch = {name: torch.stack([example[name] for example in examples]) for name in examples[0]}
-    full, few = tiny(arch, "masked-lm"), tiny(arch, "masked-lm", labelled_logits_only=True)
+    full, few = tiny(arch, task), tiny(arch, task, labelled_logits_only=True)
     outputs = [model(**batch) for model in (full, few)]
-    assert abs(float(outputs[0].loss - outputs[1].loss)) < 1e-6
+    assert abs(float((outputs[0].loss - outputs[1].loss).detach())) < 1e-6
     labelled = batch["labels"] != IGNORED
+    if task == "causal-lm":  # a token is scored by what it says of the next one
+        labelled = torch.cat([labelled[:, 1:], torch.zeros_like(labelled[:, :1])], dim=1)
     assert outputs[1].logits.shape == (int(labelled.sum()), full.config.vocab_size)
     torch.testing.assert_close(outputs[1].logits, outputs[0].logits[labelled], atol=1e-6, rtol=1e-5)
     for output in outputs:

@@ -43,6 +43,19 @@ class VocabularyHead(MixerHead):
     def logits(self, hidden: Float[Tensor, "*b d"]) -> Float[Tensor, "*b V"]:
         return self.lm_head(self.transform(hidden))
 
+    def score(
+        self, hidden: Float[Tensor, "b n d"], labels: Int[Tensor, "b n"] | None, count: Int[Tensor, ""] | int | None
+    ) -> tuple[Float[Tensor, "*b V"], Float[Tensor, ""] | None]:
+        """Logits and their loss; with labels and `labelled_logits_only`, the logits of the labelled tokens alone, (labelled, V)."""
+        if labels is None:
+            return self.logits(hidden), None
+        check_labels(labels, hidden.shape[:2], self.config.vocab_size)
+        if self.config.labelled_logits_only:
+            labelled = labels != IGNORED
+            hidden, labels = hidden[labelled], labels[labelled]  # m d, m
+        logits = self.logits(hidden)
+        return logits, token_loss(logits, labels, count)
+
 
 class HeadTransform(nn.Module):
     """BERT's: a dense layer, an activation and a norm before the logits."""
@@ -91,14 +104,7 @@ class MixerForMaskedLM(VocabularyHead):
             output_maps=output_maps,
             return_dict=True,
         )
-        hidden = base.last_hidden_state
-        if labels is not None:
-            check_labels(labels, hidden.shape[:2], self.config.vocab_size)
-            if self.config.labelled_logits_only:
-                labelled = labels != IGNORED
-                hidden, labels = hidden[labelled], labels[labelled]  # m d, m
-        logits = self.logits(hidden)
-        loss = None if labels is None else token_loss(logits, labels, num_items_in_batch)
+        logits, loss = self.score(base.last_hidden_state, labels, num_items_in_batch)
         return head_output(base, loss, logits)
 
 
@@ -135,7 +141,7 @@ class MixerForCausalLM(VocabularyHead, GenerationMixin):
     ) -> HeadOutput:
         """Labels are the inputs themselves; they are shifted here, unless `shift_labels` brings the next tokens already shifted.
 
-        `logits_to_keep`: only the last ones, 0 for all.
+        `logits_to_keep`: only the last ones, 0 for all. `labelled_logits_only` leaves those of tokens whose next one is labelled.
         """
         base = self.model(
             input_ids=input_ids,
@@ -153,16 +159,13 @@ class MixerForCausalLM(VocabularyHead, GenerationMixin):
         if attention_mask is not None and labels is None and shift_labels is None:
             hidden = carry_last(hidden, attention_mask)
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.logits(hidden[:, keep])
-        loss = None
+        kept = hidden[:, keep]
         if shift_labels is None and labels is not None:
             check_labels(labels, hidden.shape[:2], self.config.vocab_size)
             shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        if shift_labels is not None:
-            if logits.shape[1] != hidden.shape[1]:
-                raise MixlabError("labels need the logits of all tokens; leave logits_to_keep at 0")
-            check_labels(shift_labels, hidden.shape[:2], self.config.vocab_size)
-            loss = token_loss(logits, shift_labels, num_items_in_batch)
+        if shift_labels is not None and kept.shape[1] != hidden.shape[1]:
+            raise MixlabError("labels need the logits of all tokens; leave logits_to_keep at 0")
+        logits, loss = self.score(kept, shift_labels, num_items_in_batch)
         return head_output(base, loss, logits)
 
     def _prepare_cache_for_generation(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
