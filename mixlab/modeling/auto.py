@@ -69,7 +69,7 @@ def create(name: str, task: str | None = None, **overrides: Any) -> MixerPreTrai
     config = preset.config(architecture, task_overrides(task, overrides))
     if task not in config.traits.tasks:
         raise MixlabError(f"{name} cannot do {task!r}; it can do: {', '.join(config.traits.tasks)}")
-    return cls(config)
+    return cls._from_config(config)  # transformers' own way, which honours `dtype`
 
 
 def register_configs() -> None:

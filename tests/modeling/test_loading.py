@@ -161,6 +161,11 @@ def test_half_precision(arch: str, dtype: torch.dtype, tmp_path: Path) -> None:
     assert all(torch.equal(a, b.float()) for a, b in zip(full.parameters(), model.parameters(), strict=True))
 
 
+def test_a_new_model_has_the_precision_that_it_is_given() -> None:
+    assert mixlab.create("gmlp-tiny", dtype="bfloat16").dtype == torch.bfloat16
+    assert mixlab.create("gmlp-tiny").dtype == torch.float32
+
+
 @EVERY_ARCH
 def test_shards(arch: str, tmp_path: Path) -> None:
     model = tiny(arch)
