@@ -51,7 +51,7 @@ class Pool(nn.Module):
         return nn.functional.avg_pool1d(x.mT, 3, stride=1, padding=1).mT
 
 
-class Block(nn.Module):
+class PoolBlock(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
         self.norm = nn.LayerNorm(config.hidden_size)
@@ -70,7 +70,7 @@ def account(config, n):
 
 
 PRESETS = {"pool-tiny": Preset({"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 500}, "masked-lm", "a test")}
-ARCH = Architecture("pool", PoolConfig, body=partial(stack, block=Block), account=account, presets=PRESETS)
+ARCH = Architecture("pool", PoolConfig, body=partial(stack, block=PoolBlock), account=account, presets=PRESETS)
 '''
 
 USE = """
@@ -79,6 +79,7 @@ assert "pool" in mixlab.archs() and "pool-tiny" in mixlab.presets()
 assert mixlab.__file__.startswith(sys.argv[1]), mixlab.__file__
 model = mixlab.create("pool-tiny")
 assert type(model).__name__ == "PoolForMaskedLM"
+assert model._no_split_modules == {"PoolBlock"}
 assert sum(p.numel() for p in model.parameters()) == mixlab.account("pool-tiny", length=9).params
 model.save_pretrained(sys.argv[1] + "/saved")
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModel

@@ -36,8 +36,8 @@ class MixerPreTrainedModel(StrictLoading, PreTrainedModel):
     architecture: ClassVar[Architecture]
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
+    _no_split_modules = []  # noqa: RUF012 (transformers reads a plain list; each model tells those of its stacks)
     _supports_sdpa = True
-    _no_split_modules = ["Block", "PreNormBlock", "ParallelBlock"]  # noqa: RUF012 (transformers reads a plain list)
     accepts_loss_kwargs = False
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -91,6 +91,9 @@ class MixerModel(MixerPreTrainedModel):
         self.main_input_name = INPUTS[config.modality]
         self.stem: Any = (self.architecture.stem or default_stem)(config)
         self.body = self.architecture.body(config)
+        # What is spread over devices, or sharded, is split between blocks.
+        stacks = [module for module in self.body.modules() if isinstance(module, Stack)]
+        self._no_split_modules = sorted({type(block).__name__ for stack in stacks for block in stack.blocks})
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -208,8 +211,9 @@ class MixerModel(MixerPreTrainedModel):
         if self.is_activation_checkpointing and self.training:
             raise MixlabError("a cache cannot be filled under gradient checkpointing; call eval() or pass use_cache=False")
         cache = DynamicCache(config=self.config) if past is None else past
-        if not all(isinstance(layer, SequenceCacheLayer) for layer in cache.layers) or not cache.layers:
-            raise MixlabError(f"{type(cache).__name__} of another kind of layer; use DynamicCache(config=model.config)")
+        layers = getattr(cache, "layers", None)
+        if not layers or not all(isinstance(layer, SequenceCacheLayer) for layer in layers):
+            raise MixlabError(f"{type(cache).__name__} is no cache of this model's layers; use DynamicCache(config=model.config)")
         return cache
 
     def record_of(self, hidden: bool | None, attentions: bool | None, maps: bool) -> Record:

@@ -144,7 +144,7 @@ def test_the_cache_of_a_configuration_is_ours(simple: Any) -> None:
 
 def test_caches_of_other_kinds_are_refused(simple: Any) -> None:
     prompt = ids(1, 4)
-    for past in (DynamicCache(), StaticCache(config=tiny_llama(), max_cache_len=9)):
+    for past in (DynamicCache(), StaticCache(config=tiny_llama(), max_cache_len=9), "a cache"):
         with pytest.raises(MixlabError, match=r"use DynamicCache\(config=model.config\)"):
             simple(prompt, past_key_values=past)
     with pytest.raises(MixlabError, match="pass the number of tokens to forget as a negative number"):
