@@ -63,7 +63,7 @@ class SpatialGate(nn.Module):
             raise MixlabError(f"a gate of {width} channels for {length} tokens; give at least 1 of both")
         if gate == "split" and width % 2:
             raise MixlabError(f"the split gate halves its channels, and {width} is odd; choose an even width or another gate")
-        self.gate, self.length, self.activation = gate, length, activation
+        self.gate, self.width, self.length, self.activation = gate, width, length, activation
         self.out_width = width // 2 if gate == "split" else width
         if heads < 1 or self.out_width % heads:
             raise MixlabError(f"{self.out_width} gated channels cannot be shared by {heads} gate heads; choose a divisor")
@@ -88,6 +88,8 @@ class SpatialGate(nn.Module):
         extra: Float[Tensor, "b n e"] | None = None,
     ) -> Float[Tensor, "b n e"]:
         """`tokens` tells about padding, positions and the past; `extra` is added to f(v) (the tiny attention of aMLP)."""
+        if z.dim() != 3 or z.shape[-1] != self.width:
+            raise MixlabError(f"z of shape {tuple(z.shape)}, expected (batch, tokens, {self.width})")
         u, v = z.chunk(2, dim=-1) if self.gate == "split" else (z, z)
         f = self.project(v, Tokens(z) if tokens is None else tokens)
         if extra is not None:

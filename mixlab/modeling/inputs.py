@@ -93,6 +93,8 @@ def check_length(config: MixerConfig, total: int) -> None:
 
 def check_pixels(config: MixerConfig, pixels: Tensor) -> None:
     check_tensor(pixels, "pixel_values")
+    if not pixels.is_floating_point():
+        raise MixlabError(f"pixel_values are {pixels.dtype}, expected floats; scale and normalise the image, as its processor does")
     if pixels.dim() != 4 or pixels.shape[1] != config.num_channels:
         raise MixlabError(f"pixel_values of shape {tuple(pixels.shape)}, expected (batch, {config.num_channels}, height, width)")
     height, width = pixels.shape[2:]

@@ -237,6 +237,12 @@ def test_wrong_inputs_are_refused_in_one_line(inputs: dict[str, Tensor], said: s
     assert "\n" not in str(caught.value)
 
 
+def test_an_image_that_no_processor_has_seen_is_refused() -> None:
+    """Bytes of 0 to 255 are not what a model learns from."""
+    with pytest.raises(MixlabError, match=r"pixel_values are torch\.uint8, expected floats"):
+        mixlab.create("gmlp-tiny-image")(pixel_values=torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+
+
 TEXTS = torch.zeros(2, 5, dtype=torch.long)
 LISTED: list[tuple[str, dict[str, Any]]] = [  # task, and an input that somebody forgot to make a tensor
     ("masked-lm", {"input_ids": [[1, 2]]}),

@@ -190,6 +190,8 @@ MISTAKES = {
     "gate": (lambda: SpatialGate(8, 4, gate="multiplicativ"), "did you mean 'multiplicative'"),
     "structure": (lambda: SpatialGate(8, 4, structure="circulant"), "unknown structure 'circulant'"),
     "activation": (lambda: SpatialGate(8, 4, activation="relu"), "'relu'"),
+    "width": (lambda: SpatialGate(8, 4)(torch.zeros(1, 4, 6)), r"shape \(1, 4, 6\), expected \(batch, tokens, 8\)"),
+    "no batch": (lambda: SpatialGate(8, 4)(torch.zeros(4, 8)), r"shape \(4, 8\), expected \(batch, tokens, 8\)"),
     "long": (lambda: SpatialGate(8, 4)(torch.zeros(1, 5, 8)), "5 tokens, but this gate reads at most 4"),
     "long with a past": (lambda: SpatialGate(8, 4)(torch.zeros(1, 1, 8), Tokens(torch.zeros(1, 1, 8), past=4)), "5 tokens"),
 }
