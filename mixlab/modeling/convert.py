@@ -65,7 +65,9 @@ def read_tensors(path: Path, allow_pickle: bool = False) -> State:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file can raise anything
-        raise MixlabError(f"{path} holds more than tensors, or is damaged, and was not loaded: {one_line(error)[:160]}") from error
+        # torch's own advice is to let the file run code.
+        remedy = f"save model.state_dict() and import that ({type(error).__name__})"
+        raise MixlabError(f"{path} holds more than tensors, or is damaged, and was not loaded; {remedy}") from error
     for key in ("state_dict", "model"):
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
@@ -111,7 +113,7 @@ def find_importer(state: Mapping[str, Tensor], source: str) -> tuple[Architectur
                 return architecture, importer
             known.append(f"{importer.name} ({arch})")
     if any(name.removeprefix("model.").startswith("body.") for name in state):
-        raise MixlabError(f"{source} has mixlab's own names and no configuration; give the folder that holds its config.json")
+        raise MixlabError(f"{source} has mixlab's own names and no configuration of mixlab; give the folder that holds its config.json")
     raise MixlabError(f"{source}: names like {some(state)} belong to no layout known here; known: {', '.join(known)}")
 
 
