@@ -23,6 +23,16 @@ LAYERS = 2  # enough for a cache or a stack to go wrong, and quick
 class Case:
     preset: str
     arch: str
+    modality: str | None = None  # where it is not the preset's own
+
+    @property
+    def name(self) -> str:
+        return self.preset if self.modality is None else f"{self.preset}-{self.modality}"
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is changed in the preset so that it reads something else."""
+        return {} if self.modality is None else {"modality": self.modality, "pooling": "mean"}
 
     @property
     def traits(self) -> Traits:
@@ -30,7 +40,7 @@ class Case:
 
     def sizes(self, **overrides: Any) -> dict[str, Any]:
         """Two layers, unless asked otherwise or told by the stages of a hierarchy."""
-        return overrides if self.hierarchical else {"num_hidden_layers": LAYERS, **overrides}
+        return {**self.given, **({} if self.hierarchical else {"num_hidden_layers": LAYERS}), **overrides}
 
     @property
     def hierarchical(self) -> bool:
@@ -68,13 +78,18 @@ class Case:
 
 @cache
 def cases() -> list[Case]:
-    """Presets that are the same under two names are judged once."""
+    """Presets that are the same under two names are judged once; what an architecture reads and no preset of it does, is judged too."""
     found: dict[tuple[str, str], Case] = {}
     for arch in registry.archs():
         for name, preset in load(arch).presets.items():
             if "-tiny" in name:
                 found.setdefault((arch, repr((sorted(preset.settings.items(), key=str), preset.task))), Case(name, arch))
-    return list(found.values())
+    cases = list(found.values())
+    for arch in registry.archs():
+        read = {case.config().modality for case in cases if case.arch == arch}
+        unread = [modality for modality in mixlab.config(f"{arch}-tiny").traits.modalities if modality not in read]
+        cases += [Case(f"{arch}-tiny", arch, modality) for modality in unread]
+    return cases
 
 
 def cases_with(**wanted: Any) -> list[Case]:

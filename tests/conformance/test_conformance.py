@@ -19,11 +19,11 @@ from mixlab.errors import MixlabError
 from mixlab.layers import Tokens
 from tests.conformance.cases import CLASSIFIES_WHOLE, Case, cases, cases_with, class_of, main_output, with_labels
 
-TASKS = [pytest.param(case, task, id=f"{case.preset}-{task}") for case in cases() for task in case.traits.tasks]
+TASKS = [pytest.param(case, task, id=f"{case.name}-{task}") for case in cases() for task in case.traits.tasks]
 
 
 def over(found: list[Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", found, ids=[case.preset for case in found])
+    return pytest.mark.parametrize("case", found, ids=[case.name for case in found])
 
 
 def longest(model: Any) -> int:
@@ -385,9 +385,9 @@ def test_the_body_differentiates_exactly(case: Case) -> None:
 @pytest.mark.parametrize(("case", "task"), TASKS)
 def test_declared_counts_are_real(case: Case, task: str) -> None:
     """Parameters against the model's own; multiply-adds against torch's counter, on a device that allocates nothing."""
-    account = mixlab.account(case.preset, task=task, length=longest(case.features()))
+    account = mixlab.account(case.preset, task=task, length=longest(case.features()), **case.given)
     with torch.device("meta"):
-        model = mixlab.create(case.preset, task=task).eval()
+        model = mixlab.create(case.preset, task=task, **case.given).eval()
     assert sum(p.numel() for p in model.parameters()) == account.params
     inputs = case.inputs(batch=1, length=account.length)
     if task == "masked-image-modeling":  # patches are chosen by the noise, which must be there

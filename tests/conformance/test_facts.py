@@ -15,7 +15,7 @@ from tests.conformance.cases import Case, cases
 from tests.conformance.normalisers import drop_biases, without_normalisers
 
 ALL = cases()
-over_all = pytest.mark.parametrize("case", ALL, ids=[case.preset for case in ALL])
+over_all = pytest.mark.parametrize("case", ALL, ids=[case.name for case in ALL])
 
 
 def mixers(module: nn.Module) -> list[nn.Module]:
