@@ -23,7 +23,6 @@ from torch import Tensor
 from mixlab.accounting import Line, in_group
 from mixlab.accounting.parts import linear
 from mixlab.archs import gmlp
-from mixlab.errors import MixlabError
 from mixlab.layers import SelfAttention, Tokens
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import Number
@@ -43,11 +42,7 @@ class AMLPConfig(gmlp.GMLPConfig):
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        self.check_rate("attention_dropout")
-        if self.attention_size < 1 or self.num_attention_heads < 1 or self.attention_size % self.num_attention_heads:
-            raise MixlabError(
-                f"attention_size {self.attention_size} cannot be split into num_attention_heads={self.num_attention_heads}; use a divisor"
-            )
+        self.check_split("attention_size", "num_attention_heads")
 
     @property
     def traits(self) -> Traits:

@@ -42,11 +42,6 @@ class FNetConfig(MixerConfig):
     intermediate_size: int = 3072
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
 
-    def __post_init__(self, **kwargs: object) -> None:
-        super().__post_init__(**kwargs)
-        if self.intermediate_size < 1:
-            raise MixlabError(f"intermediate_size is {self.intermediate_size}; it must be at least 1")
-
     @property
     def stem_dropout(self) -> float:
         """Positions come after the stem, and dropout after their projection."""

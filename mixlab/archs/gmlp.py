@@ -50,10 +50,9 @@ class GMLPConfig(MixerConfig):
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        self.check_rate("drop_path")
         if self.gate == "split" and self.intermediate_size % 2:
             raise MixlabError(f"intermediate_size {self.intermediate_size} is odd, and the split gate halves it; use an even one")
-        if self.intermediate_size < 1 or self.gate_heads < 1 or self.gated_size % self.gate_heads:
+        if self.gate_heads < 1 or self.gated_size % self.gate_heads:
             raise MixlabError(f"{self.gated_size} gated channels cannot be shared by gate_heads={self.gate_heads}; use a divisor")
 
     @property

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
 from mixlab.accounting.parts import embedding, layer_norm, linear
-from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, LearnedPositions, MetaFormerBlock, Tokens
 from mixlab.layers.tokens import without_padding
 from mixlab.maps import DenseMap
@@ -39,11 +38,6 @@ class GramConfig(MixerConfig):
     intermediate_size: int = 2048
     positions: Literal["none", "learned"] = "none"
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu"
-
-    def __post_init__(self, **kwargs: object) -> None:
-        super().__post_init__(**kwargs)
-        if self.intermediate_size < 1:
-            raise MixlabError(f"intermediate_size is {self.intermediate_size}; it must be at least 1")
 
     @property
     def traits(self) -> Traits:

@@ -51,8 +51,6 @@ class LightConvConfig(MixerConfig):
         self.kernel_sizes = list(self.kernel_sizes)  # as JSON gives them back
         super().__post_init__(**kwargs)
         self.check_rate("taps_dropout")
-        if self.intermediate_size < 1:
-            raise MixlabError(f"intermediate_size is {self.intermediate_size}; it must be at least 1")
         if self.convolution_heads < 1 or self.hidden_size % self.convolution_heads:
             raise MixlabError(
                 f"hidden_size {self.hidden_size} cannot be shared by convolution_heads={self.convolution_heads}; use a divisor"

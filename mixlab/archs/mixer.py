@@ -45,10 +45,8 @@ class MixerMlpConfig(MixerConfig):
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        self.check_rate("drop_path")
-        for name in ("intermediate_size", "tokens_intermediate_size"):
-            if getattr(self, name) < 1:
-                raise MixlabError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.tokens_intermediate_size < 1:
+            raise MixlabError(f"tokens_intermediate_size is {self.tokens_intermediate_size}; it must be at least 1")
 
     @property
     def traits(self) -> Traits:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
 from mixlab.accounting.parts import linear, scale_norm
-from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, MetaFormerBlock, SpatialGate, Stack
 from mixlab.layers.drop_path import drop_path_rate
 from mixlab.layers.scale import Affine, LayerScale
@@ -51,12 +50,6 @@ class ResMLPConfig(MixerConfig):
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu"
     drop_path: Number = 0.0
     drop_path_schedule: Literal["constant", "linear"] = "constant"
-
-    def __post_init__(self, **kwargs: object) -> None:
-        super().__post_init__(**kwargs)
-        self.check_rate("drop_path")
-        if self.intermediate_size < 1:
-            raise MixlabError(f"intermediate_size is {self.intermediate_size}; it must be at least 1")
 
     @property
     def traits(self) -> Traits:

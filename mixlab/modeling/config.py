@@ -23,7 +23,7 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 AT_LEAST_ONE = (
     *("hidden_size", "num_hidden_layers", "vocab_size", "image_size", "patch_size", "num_channels", "num_mel_bins", "frame_stride"),
     *("upscale", "decoder_hidden_size", "decoder_num_layers", "decoder_intermediate_size", "decoder_num_attention_heads"),
-    *("intermediate_size", "num_attention_heads"),  # where there are such
+    *("intermediate_size", "attention_size", "num_attention_heads"),  # where there are such
 )
 RATES = ("hidden_dropout", "classifier_dropout", "mask_ratio", "attention_dropout", "drop_path")
 
