@@ -41,9 +41,9 @@ class MusicConfig(MixerConfig):
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
         self.check_split("attention_size", "num_attention_heads")
-        a, r = self.attention_size, self.max_relative_distance
-        if a < 1 or (r is not None and r < 1):
-            raise MixlabError(f"attention_size is {a} and max_relative_distance {r}; they must be at least 1 (None: all distances)")
+        r = self.max_relative_distance
+        if r is not None and r < 1:
+            raise MixlabError(f"max_relative_distance is {r}; it must be at least 1 (None: all distances)")
 
     @property
     def distances(self) -> int:
