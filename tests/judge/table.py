@@ -115,7 +115,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     verdict = Verdict()
-    code = pytest.main(["-q", "--tb=short", "-p", "no:xdist", str(Path(__file__).parent)], plugins=[verdict])
+    code = pytest.main(["-q", "--tb=short", "-p", "no:xdist", str(Path(__file__).with_name("test_judge.py"))], plugins=[verdict])
     verdict.outcomes.pop("test_the_judge_is_here", None)
     write(verdict, TARGET)
     print(f"wrote {TARGET.relative_to(Path.cwd()) if TARGET.is_relative_to(Path.cwd()) else TARGET}")
