@@ -35,7 +35,7 @@ def main(
     task, model, tokenizer = opened(run)
     if task.job.task != "causal-lm":
         raise MixlabError(f"{run} was trained for {task.job.task}, which does not generate; train with causal-small")
-    inputs = tokenizer(prompt, return_tensors="pt", truncation=False)
+    inputs = tokenizer(prompt, return_tensors="pt", truncation=False, verbose=False)
     length = inputs["input_ids"].shape[1]
     room = model.config.length - length
     if length < 1 or room < 1:

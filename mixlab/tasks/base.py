@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from filelock import FileLock
 
-from mixlab.data import vocabulary
+from mixlab.data import fingerprint, vocabulary
 from mixlab.errors import MixlabError
 from mixlab.modeling.architecture import find_preset
 from mixlab.modeling.auto import create, model_class
 from mixlab.modeling.convert import import_model
 from mixlab.modeling.loading import load_config
 from mixlab.tasks.job import Job
+from mixlab.training import checkpoints
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,25 @@ class Task(ABC):
         """Which split to learn from; a file is one, and a name of the Hub can say which (`owner/name#split`)."""
         return None if "#" in self.job.data else "train"
 
-    def tokenizer(self, texts: Callable[[], Iterable[str]]) -> Any:
-        """That of the run or model to start from, or a new one trained on the texts."""
+    def tokenizer(self, folder: Path, data: str, texts: Callable[[], Iterable[str]]) -> Any:
+        """That of the run or model to start from, or one trained on the texts, whose fingerprint is `data`.
+
+        It is trained once and kept in the run's folder: Unigram learns another one each time, with which no run could be continued and
+        no two processes could work together.
+        """
         if self.job.start is not None:
             return vocabulary.load(model_folder(self.job.start), self.job.length)
         kind, size, causal = self.job.vocabulary.kind, self.job.vocabulary.size, self.job.task == "causal-lm"
-        self.say(f"training a {kind} tokenizer of {size:,} entries")
-        return vocabulary.train(texts(), kind, size, self.job.length, causal=causal, progress=sys.stderr.isatty())
+        key = fingerprint.of_settings([data, kind, size, self.job.length, causal])
+        kept = folder / "cache" / f"tokenizer-{key[:24]}"
+        with checkpoints.writing_to(kept):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{kept}.lock"):  # one process trains, the others wait for it
+                if checkpoints.problems(kept):
+                    self.say(f"training a {kind} tokenizer of {size:,} entries")
+                    trained = vocabulary.train(texts(), kind, size, self.job.length, causal=causal, progress=sys.stderr.isatty())
+                    checkpoints.write(kept, trained.save_pretrained)
+        return vocabulary.load(kept, self.job.length)
 
     def build(self, tokenizer: Any, more: Mapping[str, Any] | None = None) -> Any:
         """A new model of the preset, seeded, with the vocabulary of the tokenizer; or the one to start from, with a new head."""

@@ -35,12 +35,13 @@ class Classification(Task):
         self.say(train.note)
         self.say(f"{len(train.data):,} training rows, {train.labels.kind}: {', '.join(train.labels.names) or 'numbers'}"[:200])
         valid = self.rows(None, None, train.labels)
-        tokenizer = self.tokenizer(lambda: texts_of(train.data))
+        content = fingerprint.of_dataset(train.data)
+        tokenizer = self.tokenizer(folder, content, lambda: texts_of(train.data))
         model = self.build(tokenizer, train.labels.config_fields())
         examples = finetuning.examples(train.data, tokenizer, self.job.length)
         lengths = finetuning.lengths(examples)
         sampler = BucketSampler(lengths.tolist(), self.job.training.batch_size, self.job.training.seed)
-        fingerprints = {"data": fingerprint.of_dataset(train.data), "tokenizer": fingerprint.of_tokenizer(tokenizer)}
+        fingerprints = {"data": content, "tokenizer": fingerprint.of_tokenizer(tokenizer)}
         full = int((lengths == self.job.length).sum())
         if full:
             self.say(f"{full:,} rows reach the {self.job.length} tokens of an example; what is beyond was cut")

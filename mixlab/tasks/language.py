@@ -38,12 +38,13 @@ class LanguageModelling(Task):
     def prepare(self, folder: Path) -> Prepared:
         train, held_out = self.read(self.job.data, self.train_split), self.validation()
         self.say(train.note)
-        tokenizer = self.tokenizer(lambda: train.data["text"])
+        content = fingerprint.of_dataset(train.data)
+        tokenizer = self.tokenizer(folder, content, lambda: train.data["text"])
         model = self.build(tokenizer, {} if self.causal else {"labelled_logits_only": True})
         cache = folder / "cache"
         examples = pretraining.chunks(train.data, tokenizer, self.job.length, cache, causal=self.causal, progress=True)
         valid = pretraining.chunks(held_out.data, tokenizer, self.job.length, cache, causal=self.causal)
-        fingerprints = {"data": fingerprint.of_dataset(train.data), "tokenizer": fingerprint.of_tokenizer(tokenizer)}
+        fingerprints = {"data": content, "tokenizer": fingerprint.of_tokenizer(tokenizer)}
         counts = pretraining.about(examples)
         self.say(f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {counts['examples']:,} examples of {self.job.length}")
         return Prepared(model, tokenizer, examples, valid, self.collator(tokenizer), fingerprints=fingerprints)
@@ -131,7 +132,7 @@ class LanguageModelling(Task):
         """For each [MASK] of a text, the five likeliest tokens; a causal model gives the likeliest next tokens."""
         model.eval()
         for text in texts:
-            ids = tokenizer(text, return_tensors="pt", truncation=False)["input_ids"]
+            ids = tokenizer(text, return_tensors="pt", truncation=False, verbose=False)["input_ids"]
             places = [-1] if self.causal else (ids[0] == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
             if not places:
                 raise MixlabError(f"{text[:40]!r} has no {tokenizer.mask_token}; write it where a word is to be filled in")

@@ -39,7 +39,8 @@ class QuestionAnswering(Task):
     def prepare(self, folder: Path) -> Prepared:
         train, valid = self._read(self.job.data, self.train_split), self.rows(None, None)
         self.say(train.note)
-        tokenizer = self.tokenizer(lambda: [*train.data["question"], *dict.fromkeys(train.data["context"])])
+        content = fingerprint.of_dataset(train.data)
+        tokenizer = self.tokenizer(folder, content, lambda: [*train.data["question"], *dict.fromkeys(train.data["context"])])
         model = self.build(tokenizer)
         examples = windows.training(train.data, tokenizer, self.job.length, self.stride)
         lengths = finetuning.lengths(examples)
@@ -57,7 +58,7 @@ class QuestionAnswering(Task):
             sampler=BucketSampler(lengths.tolist(), self.job.training.batch_size, self.job.training.seed),
             compute_metrics=self._headline(valid, windows.evaluation(valid, tokenizer, self.job.length, self.stride)),
             conclude=lambda trained: self._settle_threshold(trained, tokenizer, valid),
-            fingerprints={"data": fingerprint.of_dataset(train.data), "tokenizer": fingerprint.of_tokenizer(tokenizer)},
+            fingerprints={"data": content, "tokenizer": fingerprint.of_tokenizer(tokenizer)},
         )
 
     def rows(self, place: str | None, split: str | None) -> Any:

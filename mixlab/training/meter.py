@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -42,6 +44,16 @@ class Meter:
         if length not in self._costs:
             self._costs[length] = TRAINING * forward_flops(self.model, length)
         return self._costs[length]
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """The time inside is no training."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            then, tokens, flops = self._mark
+            self._mark = (then + time.monotonic() - start, tokens, flops)
 
     def rates(self, processes: int) -> dict[str, float]:
         """Since the last call."""

@@ -64,7 +64,9 @@ class TrainingSettings:
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise MixlabError(f"betas are {self.betas}; give two numbers from 0 up to, but not, 1")
         if self.warmup > self.steps:
-            raise MixlabError(f"warmup is {self.warmup} steps, but the run has {self.steps}; the learning rate would never be reached")
+            raise MixlabError(
+                f"warmup is {self.warmup} steps, but the run has {self.steps}; set it lower, or to a share of the steps, as in warmup=0.1"
+            )
         if self.batch_size % self.accumulation:
             raise MixlabError(f"batch_size {self.batch_size} cannot be cut into {self.accumulation} equal parts; change accumulation")
         if self.spike and not self.spike > 1:

@@ -71,6 +71,8 @@ class MixTrainer(Trainer):
             callbacks=list(callbacks),
             optimizers=optimizers,
         )
+        # Trainer evaluates a loss only where a batch has all of these, and shift_labels are labels in another form, never beside them.
+        self.label_names = [name for name in self.label_names if name != "shift_labels"]
         if caching is not None:
             config.use_cache = caching  # Trainer turns it off, and the saved model would generate slowly
         self.data_collator = loading.WithoutKeys(self.data_collator)
@@ -171,7 +173,8 @@ class MixTrainer(Trainer):
         """As usual, and training does not notice: the random generators are put back."""
         before = state.random_state()
         try:
-            return super().evaluate(*args, **kwargs)
+            with self.meter.paused():
+                return super().evaluate(*args, **kwargs)
         except EvaluationLeft:
             return {}
         finally:

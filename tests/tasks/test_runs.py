@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 from transformers import pipeline
 
 from mixlab import cli
+from mixlab.data import vocabulary
 from mixlab.errors import MixlabError
 from mixlab.recipes.find import job_of
 from mixlab.tasks.runs import opened, read_job, train
@@ -214,3 +217,33 @@ def test_a_text_file_can_hold_a_document_per_line(corpus: Path, tmp_path: Path) 
     train(quick("pretrain-small", corpus, "txt", "documents=line"), tmp_path / "run", say=said.append, progress=False)
     assert said[-1].startswith("30 documents,")
     assert read_job(tmp_path / "run").documents == "line"
+
+
+def test_a_run_continues_with_its_own_tokenizer(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = quick("pretrain-small", corpus, "txt", "vocabulary.kind=unigram", "vocabulary.size=400")
+    said: list[str] = []
+    train(job, tmp_path, say=said.append, progress=False)
+    assert sum("training a unigram tokenizer" in note for note in said) == 1
+
+    def again(*given: Any, **options: Any) -> Any:
+        raise AssertionError("the tokenizer was trained again")
+
+    monkeypatch.setattr(vocabulary, "train", again)
+    train(job, tmp_path, say=said.append, progress=False)  # the same command
+    with pytest.raises(AssertionError, match="trained again"):  # other settings want another one
+        train(job.with_settings(("vocabulary.size=350",)), tmp_path, progress=False)
+    (kept,) = (path for path in (tmp_path / "cache").glob("tokenizer-*") if path.is_dir())
+    (kept / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(AssertionError, match="trained again"):  # a damaged one is not used
+        train(job, tmp_path, progress=False)
+
+
+def test_a_causal_run_is_measured_while_it_trains(corpus: Path, tmp_path: Path) -> None:
+    train(quick("causal-small", corpus, "txt", "evaluate_every=6", "vocabulary.size=300"), tmp_path, progress=False)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    (told,) = (line["eval_loss"] for line in lines if line["kind"] == "evaluate")
+    task, model, tokenizer = opened(tmp_path)
+    with task._examples(tokenizer, task.validation()) as examples, torch.no_grad():  # type: ignore[attr-defined]
+        rows = torch.tensor([row for row in examples["input_ids"] if len(row) == 16])
+        losses = F.cross_entropy(model(input_ids=rows).logits[:, :-1].flatten(0, 1), rows[:, 1:].flatten())
+    assert told == pytest.approx(float(losses), rel=0.02)  # the last example, which is shorter, counts otherwise

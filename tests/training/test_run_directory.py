@@ -255,3 +255,12 @@ def test_the_meter_counts_what_the_account_says() -> None:
     assert rates["tokens_per_second"] > 0
     assert rates["matmul_share"] > 0
     assert meter.limit > 1e9
+
+
+def test_time_spent_measuring_is_not_counted_as_training() -> None:
+    meter = Meter(JOB.model())
+    meter.rates(1)
+    meter.count({"input_ids": torch.zeros(4, 16, dtype=torch.long)})
+    with meter.paused():
+        time.sleep(1.0)
+    assert meter.rates(1)["tokens_per_second"] > 2 * 64 / 1.0
