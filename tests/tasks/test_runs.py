@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -244,6 +245,6 @@ def test_a_causal_run_is_measured_while_it_trains(corpus: Path, tmp_path: Path) 
     (told,) = (line["eval_loss"] for line in lines if line["kind"] == "evaluate")
     task, model, tokenizer = opened(tmp_path)
     with task._examples(tokenizer, task.validation()) as examples, torch.no_grad():  # type: ignore[attr-defined]
-        rows = torch.tensor([row for row in examples["input_ids"] if len(row) == 16])
+        rows = torch.from_numpy(np.stack([row for row in examples["input_ids"] if len(row) == 16])).long()
         losses = F.cross_entropy(model(input_ids=rows).logits[:, :-1].flatten(0, 1), rows[:, 1:].flatten())
     assert told == pytest.approx(float(losses), rel=0.02)  # the last example, which is shorter, counts otherwise

@@ -1,7 +1,8 @@
 """How many killed runs end in the same bytes as the uninterrupted one: python -m tests.training.survival [RANDOM] [AIMED] [SEED]
 
 Each attempt is a forked process that trains and gets SIGKILL, at a random time or at a hooked point of a save; another one then continues
-to the end. An attempt counts when the weights, the optimizer's state and the random generators equal those of a run that nobody touched.
+to the end. It survived when the weights, the optimizer's state and the random generators equal those of a run that nobody touched.
+A run that ended before its kill is no attempt.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from mixlab.training import checkpoints
 from tests.training.job import HOOKS, TASKS, Job, digest, kill_at, train
 
+MISSED = "it ended before the kill"
 JOBS = [Job(task, workers, accumulation) for task in TASKS for workers in (0, 2) for accumulation in (1, 2)]
 
 
@@ -97,15 +99,25 @@ def reference(job: Job) -> Reference:
     with tempfile.TemporaryDirectory() as place:
         start = time.monotonic()
         result = finished(Path(place), job)
+        if "error" in result:
+            raise RuntimeError(f"{job} does not even end well untouched: {result['error']}")
         return Reference(result, time.monotonic() - start, losses(Path(place)))
+
+
+def survives_at_a_random_time(job: Job, expected: Reference, draw: random.Random) -> tuple[float, str | None]:
+    """When it was killed, and what `survives` says. A run that had ended before does not count; the next is killed earlier."""
+    seconds = draw.uniform(0.02, expected.seconds)
+    while (fault := survives(job, expected, lambda folder, seconds=seconds: killed_after(folder, job, seconds))) == MISSED:
+        seconds *= 0.8
+    return seconds, fault
 
 
 def survives(job: Job, expected: Reference, kill: Callable[[Path], int]) -> str | None:
     """None, or what differs after a kill and a continuation."""
     with tempfile.TemporaryDirectory() as place:
         code = kill(Path(place))
-        if code not in (-signal.SIGKILL, 0):
-            return f"exit code {code} before the kill"
+        if code != -signal.SIGKILL:
+            return MISSED if code == 0 else f"exit code {code} before the kill"
         result = finished(Path(place), job)
         if result != expected.digest:
             return f"{result} instead of {expected.digest}"
@@ -123,9 +135,8 @@ def matrix(random_kills: int, aimed_kills: int, seed: int = 0) -> tuple[int, int
             references[job] = reference(job)
         expected = references[job]
         if attempt < random_kills:
-            seconds = draw.uniform(0.02, expected.seconds)
+            seconds, fault = survives_at_a_random_time(job, expected, draw)
             name = f"{job} killed after {seconds:.3f} s"
-            fault = survives(job, expected, lambda folder, job=job, seconds=seconds: killed_after(folder, job, seconds))
         else:
             point = f"{draw.choice(HOOKS)}:{draw.randint(1, 4)}"
             name = f"{job} killed at {point}"
