@@ -82,6 +82,7 @@ class Account:
     lines: tuple[Line, ...]
     length: int
     convention: str = ""
+    elementwise: bool = False  # whether FLOPs are also those of norms, activations, softmax and sums
 
     def total(self, what: str) -> int:
         return sum(line.count(what) for line in self.lines)
@@ -96,8 +97,8 @@ class Account:
 
     @property
     def flops(self) -> int:
-        """Two for every multiply-add, and what the convention counts besides."""
-        return 2 * self.macs
+        """Two for every multiply-add, and elementwise work where the convention counts it."""
+        return 2 * self.macs + (self.total("work") if self.elementwise else 0)
 
     @property
     def kept(self) -> int:

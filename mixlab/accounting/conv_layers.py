@@ -89,9 +89,7 @@ def nonzeros(kernel: Size, at: Places) -> str:
     """Of the matrix of one pair of channels: every tap for every place, without those that hang over a border."""
     formulas = []
     for (k, n, m), side in zip(SYMBOLS, kernel.sides, strict=False):
-        # With padding `same`, (k-1)//2 taps hang over one border and k//2 over the other.
-        before, after = f"(({k} - 1)//2)", f"({k}//2)"
-        lost = f"({before}*({before} + 1)//2 + {after}*({after} + 1)//2)"
+        lost = f"({k}//2)*(({k} + 1)//2)"  # 1 + 2 + ... over one border and over the other
         formulas.append({"full": f"{k}*{n}", "valid": f"{k}*{m}", "same": f"{k}*{n} - {lost}" if side > 1 else n}[at.padding])
     return "*".join(f"({formula})" if len(formulas) > 1 else formula for formula in formulas)
 

@@ -43,7 +43,7 @@ def account(
         *in_group("body", architecture.account(config, _visible(config) if drops else n)),
         *in_group("head", _image_head(architecture, config, task) if task in IMAGE_TASKS else _head(config, task, n, convention)),
     ]
-    return Account(tuple(lines), n, convention.note)
+    return convention.apply(Account(tuple(lines), n))
 
 
 def _visible(config: MixerConfig) -> int:

@@ -27,6 +27,7 @@ class Preset:
     source: str
     published: str | None = None  # as printed, with its unit: "130M"
     note: str = ""  # what the publication counts otherwise, where the printed number differs
+    counted_as: str = ""  # the convention of its figures, a name of `accounting.PAPERS`; empty where it prints none
 
     def config(self, architecture: Architecture, overrides: Mapping[str, Any]) -> MixerConfig:
         fields = architecture.field_names()
