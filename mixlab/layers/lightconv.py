@@ -51,6 +51,12 @@ class LightConv(nn.Module):
         tokens.keep("maps", mix.dense)
         return mix(x)
 
+    def make_causal(self) -> str:
+        """Refused where taps look ahead: the same taps would stand elsewhere, and sum to 1 there."""
+        if self.ahead:
+            raise MixlabError(f"{self.kernel} taps around a token cannot become {self.kernel} taps before it; train a causal model anew")
+        return f"a convolution of {self.kernel} taps reads no later token"
+
     def token_map(self, taps: Float[Tensor, "*b H #n k"], tokens: Tokens, n: int, seen: int) -> TokenMap:
         """A band; or its rows by position, when the tokens are not simply 0..n-1."""
         if tokens.positions is not None or tokens.past:

@@ -18,8 +18,9 @@ from torch import Tensor
 from mixlab import MixlabError
 from mixlab.layers import SelfAttention
 from mixlab.maps import DenseWeight, ToeplitzWeight
+from mixlab.modeling.architecture import load
 from mixlab.modeling.convert import import_model, read_tensors
-from tests.modeling.tiny import LENGTH, answer, archs_with, every_task, inputs_for, tiny
+from tests.modeling.tiny import LENGTH, answer, archs_with, blocks, every_task, inputs_for, tasks_of, tiny
 
 N, D, F, VOCABULARY = 6, 8, 16, 20
 BLOCK = {
@@ -309,7 +310,7 @@ def two_sided_with_lower_triangle(model: Any) -> Any:
 
 @pytest.mark.parametrize("structure", ["dense", "toeplitz"])
 @pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("arch", [a for a in archs_with("causal") if a in ("gmlp", "amlp")])
+@pytest.mark.parametrize("arch", [arch for arch in archs_with("causal") if "spatial_structure" in load(arch).field_names()])
 def test_masked_to_causal_drops_the_upper_half(arch: str, structure: str, heads: int, tmp_path: Path) -> None:
     old = tiny(arch, spatial_structure=structure, gate_heads=heads)
     old.save_pretrained(tmp_path / "masked")
@@ -327,6 +328,19 @@ def test_masked_to_causal_drops_the_upper_half(arch: str, structure: str, heads:
     again, report = import_model(str(tmp_path / "causal"))
     assert report.task == "causal-lm"
     assert torch.equal(answer(again, inputs), answer(model, inputs))
+
+
+@pytest.mark.parametrize("arch", [arch for arch in archs_with("causal") if "masked-lm" in tasks_of(arch)])
+def test_a_causal_model_says_of_one_token_what_the_two_sided_one_said(arch: str, tmp_path: Path) -> None:
+    """The first token of a text now reads itself alone; what cannot be carried over is refused."""
+    old = tiny(arch, "masked-lm")
+    old.save_pretrained(tmp_path)
+    if hasattr(blocks(old)[0], "convolution"):
+        assert "taps around a token cannot become" in refusal(tmp_path, task="causal-lm")
+        return
+    model, _ = import_model(str(tmp_path), task="causal-lm")
+    ids = inputs_for(old)["input_ids"]
+    torch.testing.assert_close(answer(model, {"input_ids": ids})[:, :1], answer(old, {"input_ids": ids[:, :1]}), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("stored", ["features", "sequence-classification"])
