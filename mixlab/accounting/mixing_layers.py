@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from mixlab.accounting.account import Line, Mixing
+from mixlab.accounting import parts
+from mixlab.accounting.account import Line
 from mixlab.accounting.layer import Fact, Layer
-from mixlab.accounting.parts import activation, addition, attention, layer_norm, linear
+from mixlab.accounting.parts import activation, attention, gate, layer_norm, linear, sums, window_attention
 from mixlab.accounting.reader import Options, Reader
 
 WHOLE = "matrices alone: add `bias` for biases and norms; MACs of one input"
@@ -30,16 +29,9 @@ def attending(options: Options, n: int, d: int, a: int, h: int, bias: bool) -> l
     """The three lines of attention, in windows of tokens if it is so."""
     options.divides("h", a, f"the width of attention, {'a' if 'a' in options else 'd'} =")
     options.divides("window", n, "n =")
-    seen = options.number("window", "", n)
-    products = attention(n, seen, a, h, channels=d)
-    if "window" in options:  # each window is a block on the diagonal, with weights of its own
-        products = replace(products, mixing=replace(_mixing(products), terms="h*(m//t)", rank="m*min(a, d)"))
+    window = options.number("window", "", n)
+    products = window_attention(n, window, a, h, channels=d) if "window" in options else attention(n, n, a, h, channels=d)
     return [linear("W_qkv", d, 3 * a, n, bias=bias), products, linear("W_o", a, d, n, bias=bias)]
-
-
-def _mixing(line: Line) -> Mixing:
-    assert line.mixing is not None
-    return line.mixing
 
 
 def attention_layer(read: Reader) -> Layer:
@@ -58,8 +50,8 @@ def transformer(read: Reader) -> Layer:
     n, d, bias = options.number("n", "", 1), options.number("d", "the channels"), "bias" in options
     h, f = options.number("h", "", 1), options.number("f", "", 4 * d)
     norms = [[layer_norm(name, d, n)] if bias else [] for name in ("attention norm", "feed-forward norm")]
-    lines = [*norms[0], *attending(options, n, d, d, h, bias), addition("X + attention", d, n)]
-    lines += [*norms[1], *network(n, d, f, bias), addition("X + feed-forward network", d, n)]
+    lines = [*norms[0], *attending(options, n, d, d, h, bias), sums(d, n)]
+    lines += [*norms[1], *network(n, d, f, bias), sums(d, n)]
     return Layer(
         read.expression, "attention, then a feed-forward network, each added to X", f"{n}x{d}", f"{n}x{d}", tuple(lines), (), WHOLE
     )
@@ -70,7 +62,7 @@ def gram(read: Reader) -> Layer:
     options = read.options({"n": "number", "d": "number"})
     n, d = options.number("n", "the tokens"), options.number("d", "the channels")
     symbols = {"n": n, "d": d}
-    line = gram_line(n, d)
+    line = parts.gram(n, d)
     facts = (
         Fact("rank of what comes out, at the most", "min(n, d)", symbols),
         Fact("MACs in the other order, X (X^T X)", "2*n*d*d", symbols),
@@ -80,58 +72,13 @@ def gram(read: Reader) -> Layer:
     )
 
 
-def gram_line(n: int, d: int) -> Line:
-    return Line(
-        "X X^T, and its product with X",
-        "0",
-        "2*n*n*d",
-        {"n": n, "d": d},
-        work="n*n",
-        kept="n*d + n*n",
-        live="2*n*d + n*n",
-        state="d",
-        mixing=Mixing(3, "1", "min(n, d)*d", "n", "min(n, d)"),
-    )
-
-
-def fourier_line(n: int, d: int) -> Line:
-    """A fast transform is no product of matrices; counted as one, it is a real one along each axis, cosines and sines."""
-    return Line(
-        "Re(F_n X F_d)",
-        "0",
-        "0",
-        {"n": n, "d": d},
-        live="2*n*d",
-        kind="fourier",
-        mixing=Mixing(1, "2", "n*d", "n"),
-    )
-
-
 def fourier(read: Reader) -> Layer:
     options = read.options({"n": "number", "d": "number"})
     n, d = options.number("n", "the tokens"), options.number("d", "the channels")
     symbols = {"n": n, "d": d}
     facts = (Fact("MACs as products with matrices, C X C - S X S", "2*n*d*d + 2*n*n*d", symbols),)
     about = "Re(F_n X F_d), by a fast transform, which is no product of matrices"
-    return Layer(read.expression, about, f"{n}x{d}", f"{n}x{d}", (fourier_line(n, d),), facts)
-
-
-def gate_lines(n: int, length: int, gated: int, *, toeplitz: bool, causal: bool, heads: int = 1, order: int = 2) -> list[Line]:
-    """W and b of the spatial gate for n of `length` tokens; `gated` are the channels e that leave it."""
-    symbols = {"N": length, "n": n, "H": heads, "e": gated}
-    taps = ("H*N" if causal else "H*(2*N - 1)") if toeplitz else "H*N*N"
-    weight = Line(
-        "W",
-        taps,
-        "n*n*e",
-        symbols,
-        kept="n*e + H*n*n" if toeplitz else "n*e",
-        live="2*n*e + H*n*n" if toeplitz else "2*n*e",
-        state="e",
-        kind="toeplitz" if toeplitz else "",
-        mixing=Mixing(order, "H", "n*e", "n"),
-    )
-    return [weight, Line("b", "H*N", "0", symbols, work="n*e")]
+    return Layer(read.expression, about, f"{n}x{d}", f"{n}x{d}", (parts.fourier(n, d),), facts)
 
 
 def sgu(read: Reader) -> Layer:
@@ -145,9 +92,7 @@ def sgu(read: Reader) -> Layer:
     options.divides("heads", f // 2, "e =")
     structure = options.choice("dense", "toeplitz")
     heads = options.number("heads", "", 1)
-    weight, b = gate_lines(n, n, f // 2, toeplitz=structure == "toeplitz", causal="causal" in options, heads=heads)
-    product = Line("u * f(v)", "0", "0", weight.symbols, work="n*e", kept="2*n*e", live="3*n*e")
-    whole = [layer_norm("gate norm", f // 2, n)] if "bias" in options else []
-    lines = (*whole, weight, *([b] if whole else []), product)
+    weight, b, product = gate(n, n, f // 2, structure=structure, causal="causal" in options, heads=heads)
+    lines = (layer_norm("gate norm", f // 2, n), weight, b, product) if "bias" in options else (weight, product)
     about = "u * (W norm(v) + b), [u, v] = Z"
     return Layer(read.expression, about, f"{n}x{f}", f"{n}x{f // 2}", lines, (), WHOLE)

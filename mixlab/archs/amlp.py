@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import linear
+from mixlab.accounting.parts import attention, linear, sums
 from mixlab.archs import gmlp
 from mixlab.layers import SelfAttention, Tokens
 from mixlab.modeling.architecture import Architecture, Preset, stack
@@ -78,9 +78,10 @@ def account(config: AMLPConfig, n: int) -> list[Line]:
     """gMLP's lines, and three per block for the attention."""
     d, e, a = config.hidden_size, config.gated_size, config.attention_size
     sip = [
-        linear("W_qkv", d, 3 * a, n, bias=config.qkv_bias),
-        Line("q k^T and its product with v", "0", "2*n*n*a", {"n": n, "a": a}),
+        linear("W_qkv", d, 3 * a, n, bias=config.qkv_bias, shared=True),
+        attention(n, n, a, config.num_attention_heads, channels=d, order=config.traits.order[-1]),
         linear("W_o", a, e, n),
+        sums(e, n),
     ]
     return [*gmlp.account(config, n), *in_group("body", sip, times=config.num_hidden_layers)]
 

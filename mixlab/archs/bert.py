@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import attention, embedding, layer_norm, linear
+from mixlab.accounting import Line, Mixing, in_group
+from mixlab.accounting.parts import attention, embedding, feed_forward, layer_norm, linear, sums
 from mixlab.errors import MixlabError
 from mixlab.layers import DistanceAttention, FeedForward, LearnedPositions, RelativeBias, SelfAttention, Tokens
 from mixlab.modeling.architecture import Architecture, Preset, stack
@@ -110,18 +110,29 @@ def account(config: BertConfig, n: int) -> list[Line]:
         config.positions == "relative_alone",
         config.positions == "absolute",
     )
-    taps = Line("relative bias", "H*N" if config.causal else "H*(2*N - 1)", "0", {"H": config.num_attention_heads, "N": config.length})
-    product = Line("product with v", "0", "n*n*d", {"n": n, "d": d})
+    heads = config.num_attention_heads
+    taps = Line("relative bias", "H*N" if config.causal else "H*(2*N - 1)", "0", {"H": heads, "N": config.length})
+    product = Line(
+        "softmax(b), and its product with v",
+        "0",
+        "n*n*d",
+        {"n": n, "d": d, "h": heads},
+        work="5*h*n*n",
+        kept="n*d + h*n*n",
+        live="2*n*d + h*n*n",
+        state="d",
+        mixing=Mixing(1, "h", "n*d", "n"),
+    )
     block = [
         *([] if absolute else [taps]),
-        *([linear("W_v", d, d, n), product] if alone else [linear("W_qkv", d, 3 * d, n), attention(n, n, d)]),
+        *([linear("W_v", d, d, n), product] if alone else [linear("W_qkv", d, 3 * d, n), attention(n, n, d, heads, biased=not absolute)]),
         linear("W_o", d, d, n),
-        layer_norm("attention norm", d),
-        linear("W_1", d, f, n),
-        linear("W_2", f, d, n),
-        layer_norm("feed-forward norm", d),
+        layer_norm("attention norm", d, n),
+        *feed_forward(d, f, n),
+        layer_norm("feed-forward norm", d, n),
+        sums(d, n, 2),
     ]
-    start = [*([embedding("positions", config.length, d)] if absolute else []), layer_norm("embedding norm", d)]
+    start = [*([embedding("positions", config.length, d)] if absolute else []), layer_norm("embedding norm", d, n)]
     return [*start, *in_group("body", block, times=config.num_hidden_layers)]
 
 

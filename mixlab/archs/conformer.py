@@ -18,6 +18,7 @@ Axes: b batch, t frames, m features of a frame, n tokens, d model, f expanded, h
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -26,7 +27,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import attention, convolution, convolution_1d, layer_norm, linear
+from mixlab.accounting.parts import (
+    activation,
+    attention,
+    batch_norm,
+    convolution,
+    convolution_1d,
+    feed_forward,
+    gated_linear,
+    layer_norm,
+    linear,
+    sums,
+)
 from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, SelfAttention, Tokens
 from mixlab.layers.batch_norm import TokenBatchNorm
@@ -198,27 +210,40 @@ def account(config: ConformerConfig, n: int) -> list[Line]:
     """The lines of the stem, from as many frames as n tokens need, and of the body."""
     d, f, bins = config.hidden_size, config.intermediate_size, config.num_mel_bins
     places = [halved(config.fewest_frames(n), i) * halved(bins, i) for i in range(1, config.halvings + 1)]
-    stem = [convolution(f"subsampling {i + 1}", 3, d if i else 1, d, at) for i, at in enumerate(places)]
-    half = [layer_norm("feed-forward norm", d), linear("W_1", d, f, n), linear("W_2", f, d, n)]
-    symbols = {"n": n, "d": d}
+    reads = [config.fewest_frames(n) * bins, *places]
+    stem = [convolution(f"subsampling {i + 1}", 3, d if i else 1, d, at, read=reads[i]) for i, at in enumerate(places)]
+    half = [layer_norm("feed-forward norm", d, n), *feed_forward(d, f, n, act="swish")]
+    heads = config.num_attention_heads
+    symbols = {"n": n, "d": d, "h": heads}
     block = [
         *half,
-        layer_norm("attention norm", d),
+        layer_norm("attention norm", d, n),
         linear("W_qkv", d, 3 * d, n),
-        Line("W_r", "d*d", "(2*n - 1)*d*d", symbols),
-        Line("u", "d", "0", symbols),
-        Line("v, (q + v) r", "d", "n*(2*n - 1)*d", symbols),
-        attention(n, n, d),
+        Line("W_r", "d*d", "(2*n - 1)*d*d", symbols, kept="(2*n - 1)*d", live="2*(2*n - 1)*d"),
+        Line("u", "d", "0", symbols, work="n*d", live="n*d"),
+        Line(
+            "v, (q + v) r",
+            "d",
+            "n*(2*n - 1)*d",
+            symbols,
+            work="n*d",
+            kept="n*d + (2*n - 1)*d + h*n*(2*n - 1)",
+            live="3*n*d + h*n*(2*n - 1)",
+        ),
+        attention(n, n, d, heads, biased=True),
         linear("W_o", d, d, n),
-        layer_norm("convolution norm", d),
+        layer_norm("convolution norm", d, n),
         linear("W_g", d, 2 * d, n),
+        gated_linear(d, n, fused=True),
         convolution_1d("depthwise", config.conv_kernel_size, d, d, n, groups=d),
-        layer_norm("batch norm", d),
+        replace(batch_norm("batch norm", d, n), kept="3*n*d + d"),  # written out, so that padding is not counted
+        activation("swish", d, n),
         linear("W_p", d, d, n),
         *half,
-        layer_norm("norm", d),
+        sums(d, n, 4),
+        layer_norm("norm", d, n),
     ]
-    final = [layer_norm("final norm", d)] if config.final_norm else []
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
     projection = linear("frames", d * halved(bins, config.halvings), d, n)
     return [*in_group("stem", [*stem, projection]), *in_group("body", block, times=config.num_hidden_layers), *final]
 

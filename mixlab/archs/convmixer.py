@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import convolution, layer_norm, patch_projection
+from mixlab.accounting.parts import activation, batch_norm, convolution, layer_norm, patch_projection, sums
 from mixlab.errors import MixlabError
 from mixlab.layers import PatchStem, Tokens
 from mixlab.layers.activation import ACTIVATIONS
@@ -109,16 +109,25 @@ class Block(nn.Module):
 
 def account(config: ConvMixerConfig, n: int) -> list[Line]:
     """The lines of the stem and the body for n places."""
-    d = config.hidden_size
+    d, act = config.hidden_size, config.hidden_act
     patches = patch_projection(config.image_size, config.patch_size, config.num_channels, d)
     block = [
         convolution("depthwise", config.kernel_size, d, d, n, groups=d),
-        layer_norm("depthwise norm", d),
+        activation(act, d, n),
+        batch_norm("depthwise norm", d, n),
         convolution("pointwise", 1, d, d, n),
-        layer_norm("pointwise norm", d),
+        activation(act, d, n),
+        batch_norm("pointwise norm", d, n),
+        sums(d, n),
     ]
-    final = [layer_norm("final norm", d)] if config.final_norm else []
-    return [patches, layer_norm("patch norm", d), *in_group("body", block, times=config.num_hidden_layers), *final]
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
+    return [
+        patches,
+        activation(act, d, n),
+        batch_norm("patch norm", d, n),
+        *in_group("body", block, times=config.num_hidden_layers),
+        *final,
+    ]
 
 
 def _published(d: int, layers: int, kernel: int, patch: int, published: str, act: str = "gelu") -> Preset:

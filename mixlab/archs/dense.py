@@ -14,6 +14,7 @@ Axes: b batch, n tokens, d channels, m tokens out, e channels out, H matrices M.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -22,8 +23,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import layer_norm, linear
+from mixlab.accounting import Line, Mixing, in_group
+from mixlab.accounting.parts import activation, layer_norm, linear, sums
 from mixlab.errors import MixlabError
 from mixlab.layers import Tokens
 from mixlab.layers.activation import ACTIVATIONS
@@ -165,16 +166,23 @@ def account(config: DenseConfig, n: int) -> list[Line]:
     """The lines of the body for n tokens; the weights are those of all N that it can read."""
     d = config.hidden_size
     symbols = {"n": n, "d": d} | ({"N": config.length} if config.across_tokens else {})
-    lines = {
-        "all": [Line("T", "N*d*N*d + N*d", "n*d*n*d", symbols)],
-        "tokens": [Line("M", "N*N + N", "n*n*d", symbols)],
-        "tokens-per-channel": [Line("M_c", "d*N*N + d*N", "n*n*d", symbols)],
-        "channels": [linear("W", d, d, n)],
-        "none": [],
-    }[config.mixing]
-    norms = [layer_norm("norm", d)] if config.residual else []
-    final = [layer_norm("final norm", d)] if config.final_norm else []
-    return [*in_group("body", [*norms, *lines], times=config.num_hidden_layers), *final]
+    # Of a weight for N tokens, the part that is for n of them is a copy, which is kept.
+    weights, copied, terms = {
+        "all": ("N*d*N*d + N*d", "n*d*n*d", "min(n*n, d*d)"),
+        "tokens": ("N*N + N", "n*n", "1"),
+        "tokens-per-channel": ("d*N*N + d*N", "d*n*n", "min(d, n*n)"),
+    }.get(config.mixing, ("", "", ""))
+    macs, name = "n*d*n*d" if config.mixing == "all" else "n*n*d", {"all": "T", "tokens": "M"}.get(config.mixing, "M_c")
+    mixing = Mixing(1, terms, "n*d", "n")
+    mixed = Line(name, weights, macs, symbols, work="n*d", kept=f"n*d + {copied}", live=f"2*n*d + {copied}", mixing=mixing)
+    lines = [mixed] if config.across_tokens else [linear("W", d, d, n)] if config.mixing == "channels" else []
+    after = [
+        *([] if config.hidden_act == "linear" else [replace(activation(config.hidden_act, d, n), kept="n*f")]),
+        *([sums(d, n)] if config.residual else []),
+    ]
+    norms = [layer_norm("norm", d, n)] if config.residual else []
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
+    return [*in_group("body", [*norms, *lines, *after], times=config.num_hidden_layers), *final]
 
 
 def _layer(mixing: str) -> Preset:

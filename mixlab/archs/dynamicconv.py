@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from mixlab.accounting import Line
+from mixlab.accounting import Line, Mixing
 from mixlab.archs import lightconv
 from mixlab.layers import DynamicConv
 from mixlab.modeling.architecture import Architecture, Preset, stack
@@ -37,8 +37,10 @@ class Block(lightconv.Block):
 def account(config: DynamicConvConfig, n: int) -> list[Line]:
     """The lines of the body for n tokens."""
     symbols = {"n": n, "d": config.hidden_size, "H": config.convolution_heads}
+    mixing = Mixing(2, "min(H, n*k)", "n*d", "k")
+    cost = {"work": "5*n*H*k", "kept": "2*n*d + n*H*k", "live": "2*n*d + n*H*k", "state": "d"}
     taps = [
-        Line(f"W_h of {k} taps, and their use", "d*H*k", "n*d*H*k + n*k*d", {**symbols, "k": k}, times=many)
+        Line(f"W_h of {k} taps, and their use", "d*H*k", "n*d*H*k + n*k*d", {**symbols, "k": k}, times=many, mixing=mixing, **cost)
         for k, many in Counter(config.kernels).items()
     ]
     return [*taps, *lightconv.layers(config, n)]

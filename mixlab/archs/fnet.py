@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import embedding, layer_norm, linear
+from mixlab.accounting.parts import embedding, feed_forward, fourier, layer_norm, linear, sums
 from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, LearnedPositions, Tokens
 from mixlab.layers.fourier import FourierMixing
@@ -102,14 +102,14 @@ def account(config: FNetConfig, n: int) -> list[Line]:
     """The lines of the body for n tokens. A fast Fourier transform is no product of matrices, so it counts no multiply-adds."""
     d, f = config.hidden_size, config.intermediate_size
     block = [
-        Line("Re(F_n X F_d)", "0", "0", {"n": n, "d": d}),
-        layer_norm("fourier norm", d),
-        linear("W_1", d, f, n),
-        linear("W_2", f, d, n),
-        layer_norm("feed-forward norm", d),
+        fourier(n, d),
+        layer_norm("fourier norm", d, n),
+        *feed_forward(d, f, n),
+        layer_norm("feed-forward norm", d, n),
+        sums(d, n, 2),
     ]
-    start = [embedding("positions", config.length, d), layer_norm("embedding norm", d), linear("W_e", d, d, n)]
-    final = [layer_norm("final norm", d)] if config.final_norm else []
+    start = [embedding("positions", config.length, d), layer_norm("embedding norm", d, n), linear("W_e", d, d, n)]
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
     return [*start, *in_group("body", block, times=config.num_hidden_layers), *final]
 
 

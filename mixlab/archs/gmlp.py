@@ -20,7 +20,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import layer_norm, linear
+from mixlab.accounting.parts import activation, gate, layer_norm, linear, sums
 from mixlab.errors import MixlabError
 from mixlab.layers import GMLPBlock, Tokens
 from mixlab.layers.drop_path import drop_path_rate
@@ -106,17 +106,17 @@ class Block(GMLPBlock):
 def account(config: GMLPConfig, n: int) -> list[Line]:
     """The lines of the body for n tokens."""
     d, f, e = config.hidden_size, config.intermediate_size, config.gated_size
-    symbols = {"N": config.length, "n": n, "H": config.gate_heads, "e": e}
-    taps = "H*N" if config.causal else "H*(2*N - 1)"
+    structure, heads, causal = config.spatial_structure, config.gate_heads, config.causal
     block = [
-        layer_norm("norm", d),
+        layer_norm("norm", d, n),
         linear("U", d, f, n),
-        layer_norm("gate norm", e),
-        Line("W", taps if config.spatial_structure == "toeplitz" else "H*N*N", "n*n*e", symbols),
-        Line("b", "H*N", "0", symbols),
+        activation("gelu", f, n),
+        layer_norm("gate norm", e, n),
+        *gate(n, config.length, e, kind=config.gate, structure=structure, heads=heads, causal=causal),
         linear("V", e, d, n),
+        sums(d, n),
     ]
-    final = [layer_norm("final norm", d)] if config.final_norm else []
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
     return [*in_group("body", block, times=config.num_hidden_layers), *final]
 
 

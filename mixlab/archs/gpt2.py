@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import attention, embedding, layer_norm, linear
+from mixlab.accounting.parts import attention, embedding, feed_forward, layer_norm, linear, sums
 from mixlab.layers import FeedForward, LearnedPositions, PreNormBlock, ScaledLinear, SelfAttention, Stack, Tokens
 from mixlab.modeling.architecture import Architecture, Preset
 from mixlab.modeling.config import MixerConfig, Number
@@ -91,15 +91,15 @@ def account(config: GPT2Config, n: int) -> list[Line]:
     """The lines of the body for n tokens."""
     d, f = config.hidden_size, config.intermediate_size
     block = [
-        layer_norm("attention norm", d),
+        layer_norm("attention norm", d, n),
         linear("W_qkv", d, 3 * d, n),
-        attention(n, n, d),
+        attention(n, n, d, config.num_attention_heads),
         linear("W_o", d, d, n),
-        layer_norm("feed-forward norm", d),
-        linear("W_1", d, f, n),
-        linear("W_2", f, d, n),
+        layer_norm("feed-forward norm", d, n),
+        *feed_forward(d, f, n),
+        sums(d, n, 2),
     ]
-    final = [layer_norm("final norm", d)] if config.final_norm else []
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
     return [embedding("positions", config.length, d), *in_group("body", block, times=config.num_hidden_layers), *final]
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import embedding, layer_norm, linear
+from mixlab.accounting.parts import embedding, feed_forward, gram, layer_norm, sums
 from mixlab.layers import FeedForward, LearnedPositions, MetaFormerBlock, Tokens
 from mixlab.layers.tokens import without_padding
 from mixlab.maps import DenseMap
@@ -108,14 +108,14 @@ def account(config: GramConfig, n: int) -> list[Line]:
     """The lines of the body for n tokens."""
     d, c = config.hidden_size, config.intermediate_size
     block = [
-        layer_norm("token norm", d),
-        Line("X X^T, and its product with X", "0", "2*n*n*d", {"n": n, "d": d}),
-        layer_norm("channel norm", d),
-        linear("W_1", d, c, n),
-        linear("W_2", c, d, n),
+        layer_norm("token norm", d, n),
+        gram(n, d),
+        layer_norm("channel norm", d, n),
+        *feed_forward(d, c, n),
+        sums(d, n, 2),
     ]
     start = [embedding("positions", config.length, d)] if config.positions == "learned" else []
-    final = [layer_norm("final norm", d)] if config.final_norm else []
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
     return [*start, *in_group("body", block, times=config.num_hidden_layers), *final]
 
 

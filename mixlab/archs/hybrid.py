@@ -27,7 +27,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import attention, convolution, layer_norm, linear
+from mixlab.accounting.parts import attention, convolution, feed_forward, layer_norm, linear, sums, window_attention
 from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, PatchMerging, PreNormBlock, SelfAttention, Tokens, WindowAttention
 from mixlab.layers.drop_path import drop_path_rate
@@ -174,18 +174,25 @@ def account(config: HybridConfig, n: int) -> list[Line]:
     for kind, stage, _ in config.layers:
         d, tokens = config.width(stage), n // 4**stage
         if stage != before:
-            lines += in_group(f"merge {stage}", [layer_norm("merging norm", 2 * d), linear("merging", 2 * d, d, tokens, bias=False)])
+            lines += in_group(
+                f"merge {stage}", [layer_norm("merging norm", 2 * d, tokens), linear("merging", 2 * d, d, tokens, bias=False)]
+            )
         mix = [convolution("kernels", config.kernel_size, d, d, tokens, groups=d)]
         if kind != "c":
-            pairs = attention(tokens, tokens if kind == "a" else config.window_size**2, d)
-            symbols = {"M": config.window_size, "h": d // config.head_size}
+            heads = d // config.head_size
+            pairs = (
+                attention(tokens, tokens, d, heads)
+                if kind == "a"
+                else window_attention(tokens, config.window_size**2, d, heads, biased=True)
+            )
+            symbols = {"M": config.window_size, "h": heads}
             bias = [Line("B", "(2*M - 1)*(2*M - 1)*h", "0", symbols)] if kind == "w" else []
             mix = [linear("W_qkv", d, 3 * d, tokens), *bias, pairs, linear("W_o", d, d, tokens)]
         f = int(config.mlp_ratio * d)
-        ffn = [layer_norm("feed-forward norm", d), linear("W_1", d, f, tokens), linear("W_2", f, d, tokens)]
-        lines += in_group(f"stage {stage}", [layer_norm("mixing norm", d), *mix, *ffn])
+        ffn = [layer_norm("feed-forward norm", d, tokens), *feed_forward(d, f, tokens), sums(d, tokens, 2)]
+        lines += in_group(f"stage {stage}", [layer_norm("mixing norm", d, tokens), *mix, *ffn])
         before = stage
-    return [*lines, *([layer_norm("final norm", config.hidden_size)] if config.final_norm else [])]
+    return [*lines, *([layer_norm("final norm", config.hidden_size, n // 4**before)] if config.final_norm else [])]
 
 
 def _tiny(plan: str, **more: Any) -> Preset:

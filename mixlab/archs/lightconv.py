@@ -19,8 +19,8 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import layer_norm, linear
+from mixlab.accounting import Line, Mixing, in_group
+from mixlab.accounting.parts import feed_forward, gated_linear, layer_norm, linear, sums
 from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, LightConv, Tokens
 from mixlab.layers.lightconv import ConvolutionBranch
@@ -104,20 +104,26 @@ def layers(config: LightConvConfig, n: int) -> list[Line]:
     d, f = config.hidden_size, config.intermediate_size
     block = [
         linear("W and V of the gated linear unit", d, 2 * d, n),
+        gated_linear(d, n),
         linear("W_O", d, d, n),
-        layer_norm("convolution norm", d),
-        linear("W_1", d, f, n),
-        linear("W_2", f, d, n),
-        layer_norm("feed-forward norm", d),
+        layer_norm("convolution norm", d, n),
+        *feed_forward(d, f, n, act=config.hidden_act),
+        layer_norm("feed-forward norm", d, n),
+        sums(d, n, 2),
     ]
-    final = [layer_norm("final norm", d)] if config.final_norm else []
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
     return [*in_group("body", block, times=config.num_hidden_layers), *final]
 
 
 def account(config: LightConvConfig, n: int) -> list[Line]:
     """The lines of the body for n tokens."""
     symbols = {"n": n, "d": config.hidden_size, "H": config.convolution_heads}
-    taps = [Line(f"w of {k} taps", "H*k", "n*k*d", {**symbols, "k": k}, times=many) for k, many in Counter(config.kernels).items()]
+    mixing = Mixing(1, "min(H, k)", "n*d", "k")
+    cost = {"work": "5*H*k", "kept": "(n + k - 1)*d + d*k + H*k", "live": "2*n*d", "state": "d"}
+    taps = [
+        Line(f"w of {k} taps", "H*k", "n*k*d", {**symbols, "k": k}, times=many, mixing=mixing, **cost)
+        for k, many in Counter(config.kernels).items()
+    ]
     return [*taps, *layers(config, n)]
 
 

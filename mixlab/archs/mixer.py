@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import layer_norm, linear
+from mixlab.accounting import Line, Mixing, in_group
+from mixlab.accounting.parts import activation, feed_forward, layer_norm, sums
 from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, MetaFormerBlock, Tokens
 from mixlab.layers.drop_path import drop_path_rate
@@ -113,14 +113,15 @@ def account(config: MixerMlpConfig, n: int) -> list[Line]:
     d, s, c = config.hidden_size, config.tokens_intermediate_size, config.intermediate_size
     symbols = {"N": config.length, "n": n, "s": s, "d": d}
     block = [
-        layer_norm("token norm", d),
-        Line("W_1", "N*s + s", "n*s*d", symbols),
-        Line("W_2", "s*N + N", "n*s*d", symbols),
-        layer_norm("channel norm", d),
-        linear("W_3", d, c, n),
-        linear("W_4", c, d, n),
+        layer_norm("token norm", d, n),
+        Line("W_1", "N*s + s", "n*s*d", symbols, work="s*d", kept="n*d", live="n*d + s*d", mixing=Mixing(1, "1", "n*d", "n")),
+        activation("gelu", d, s),
+        Line("W_2", "s*N + N", "n*s*d", symbols, work="n*d", kept="s*d", live="n*d + s*d"),
+        layer_norm("channel norm", d, n),
+        *feed_forward(d, c, n, names=("W_3", "W_4")),
+        sums(d, n, 2),
     ]
-    final = [layer_norm("final norm", d)] if config.final_norm else []
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
     return [*in_group("body", block, times=config.num_hidden_layers), *final]
 
 

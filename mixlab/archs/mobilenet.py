@@ -11,6 +11,7 @@ Axes: b batch, n tokens (places of the image, row by row), d channels in, e chan
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -22,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mixlab.accounting import Line
-from mixlab.accounting.parts import convolution, layer_norm
+from mixlab.accounting.parts import normed_convolution
 from mixlab.errors import MixlabError
 from mixlab.layers import Tokens
 from mixlab.layers.patches import as_image, as_tokens
@@ -140,18 +141,19 @@ class Block(nn.Module):
         return replace(tokens, x=as_tokens(y), grid=(tokens.grid[0] // self.stride, tokens.grid[1] // self.stride))
 
 
+def padded(config: MobileNetConfig, places: int, stride: int) -> int:
+    """Places that a convolution reads, with the zeros around them."""
+    return (math.isqrt(places) + (1 if config.same_padding == "tensorflow" and stride == 2 else 2)) ** 2
+
+
 def account(config: MobileNetConfig, n: int) -> list[Line]:
     """The lines of the stem and the blocks when n places leave the stem."""
-    w = config.stem_size
-    lines = [convolution("stem", 3, config.num_channels, w, n, bias=False), layer_norm("stem norm", w)]
+    read = padded(config, STEM_STRIDE**2 * n, STEM_STRIDE)
+    lines = normed_convolution("stem", 3, config.num_channels, config.stem_size, n, read=read)
     for layer, (d, e, stride) in enumerate(config.blocks()):
-        n //= stride * stride
-        lines += [
-            convolution(f"depthwise {layer}", 3, d, d, n, groups=d, bias=False),
-            layer_norm(f"depthwise norm {layer}", d),
-            convolution(f"pointwise {layer}", 1, d, e, n, bias=False),
-            layer_norm(f"pointwise norm {layer}", e),
-        ]
+        read, n = padded(config, n, stride), n // (stride * stride)
+        lines += normed_convolution(f"depthwise {layer}", 3, d, d, n, groups=d, read=read)
+        lines += normed_convolution(f"pointwise {layer}", 1, d, e, n)
     return lines
 
 

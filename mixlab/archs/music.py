@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import attention, layer_norm, linear
+from mixlab.accounting.parts import attention, feed_forward, layer_norm, linear, sums
 from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, PreNormBlock, RelativeKeys, SelfAttention
 from mixlab.modeling.architecture import Architecture, Preset, stack
@@ -89,18 +89,26 @@ def account(config: MusicConfig, n: int) -> list[Line]:
     d, a, f = config.hidden_size, config.attention_size, config.intermediate_size
     heads = config.num_attention_heads
     seen = n if config.causal else 2 * n - 1  # distances of n tokens
-    symbols = {"H": 1 if config.shared_relative_keys else heads, "r": config.distances, "c": a // heads, "n": n, "w": seen, "a": a}
+    symbols = {
+        "H": 1 if config.shared_relative_keys else heads,
+        "r": config.distances,
+        "c": a // heads,
+        "n": n,
+        "w": seen,
+        "a": a,
+        "h": heads,
+    }
     block = [
-        layer_norm("attention norm", d),
+        layer_norm("attention norm", d, n),
         linear("W_qkv", d, 3 * a, n),
-        Line("relative keys", "H*r*c", "n*w*a", symbols),
-        attention(n, n, a),
+        Line("relative keys", "H*r*c", "n*w*a", symbols, kept="H*w*c", live="n*a + w*a + h*n*w"),
+        attention(n, n, a, heads, channels=d, biased=True),
         linear("W_o", a, d, n),
-        layer_norm("feed-forward norm", d),
-        linear("W_1", d, f, n),
-        linear("W_2", f, d, n),
+        layer_norm("feed-forward norm", d, n),
+        *feed_forward(d, f, n, act="relu"),
+        sums(d, n, 2),
     ]
-    final = [layer_norm("final norm", d)] if config.final_norm else []
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
     return [*in_group("body", block, times=config.num_hidden_layers), *final]
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import convolution, layer_norm, linear, scale_norm
+from mixlab.accounting.parts import convolution, feed_forward, layer_norm, pooling, scale, sums
 from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, MetaFormerBlock, Tokens
 from mixlab.layers.drop_path import drop_path_rate
@@ -164,28 +164,28 @@ class Block(MetaFormerBlock):
 
 def account(config: PoolFormerConfig, n: int) -> list[Line]:
     """The lines of the stem and the body when n places leave the stem."""
-    lines = [convolution("patches", 2 * config.patch_size - 1, config.num_channels, config.stem_size, n)]
+    lines = [convolution("patches", 2 * config.patch_size - 1, config.num_channels, config.stem_size, n, read=config.image_size**2)]
     for stage, (depth, d) in enumerate(zip(config.depths, config.widths, strict=True)):
         places, f = n // 4**stage, config.expansion * d
-        halving = [convolution("halving", 3, config.widths[stage - 1], d, places)] if stage else []
+        halving = [convolution("halving", 3, config.widths[stage - 1], d, places, read=4 * places)] if stage else []
         block = [
-            layer_norm("gn", d),
-            Line("P - I", "0", "0", {"k": config.pool_size}),
-            scale_norm("s_1", d),
-            layer_norm("gn", d),
-            linear("W_1", d, f, places),
-            linear("W_2", f, d, places),
-            scale_norm("s_2", d),
+            layer_norm("gn", d, places),
+            pooling(config.pool_size, d, places),
+            scale("s_1", d, places),
+            layer_norm("gn", d, places),
+            *feed_forward(d, f, places),
+            scale("s_2", d, places),
+            sums(d, places, 2),
         ]
         lines += in_group(f"stage {stage}", [*halving, *in_group("", block, times=depth)])
-    return [*lines, *([layer_norm("final norm", config.hidden_size)] if config.final_norm else [])]
+    return [*lines, *([layer_norm("final norm", config.hidden_size, n // 4 ** (len(config.depths) - 1))] if config.final_norm else [])]
 
 
 def _pooled(config: PoolFormerConfig) -> MeanPool:
     return MeanPool(nn.LayerNorm(config.hidden_size, eps=config.pooled_norm_eps))
 
 
-POOLER = Pooler(_pooled, lambda config: [layer_norm("pooled norm", config.hidden_size)], poolings=("mean",))
+POOLER = Pooler(_pooled, lambda config: [layer_norm("pooled norm", config.hidden_size, 1)], poolings=("mean",))
 
 
 def _published(depths: list[int], published: str) -> Preset:

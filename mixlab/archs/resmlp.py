@@ -18,7 +18,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import linear, scale_norm
+from mixlab.accounting.parts import feed_forward, gate, scale, sums
 from mixlab.layers import FeedForward, MetaFormerBlock, SpatialGate, Stack
 from mixlab.layers.drop_path import drop_path_rate
 from mixlab.layers.scale import Affine, LayerScale
@@ -87,16 +87,15 @@ def body(config: ResMLPConfig) -> Stack:
 def account(config: ResMLPConfig, n: int) -> list[Line]:
     """The lines of the body when n tokens are there; the weights are those of all tokens."""
     d, f = config.hidden_size, config.intermediate_size
-    affine = Line("a and c", "2*d", "0", {"d": d})
+    affine = Line("a and c", "2*d", "0", {"n": n, "d": d}, work="2*n*d", kept="n*d", live="2*n*d")
     block = [
         affine,
-        Line("W", "N*N", "n*n*d", {"N": config.length, "n": n, "d": d}),
-        Line("b", "N", "0", {"N": config.length}),
-        scale_norm("s_1", d),
+        *gate(n, config.length, d, kind="linear"),
+        scale("s_1", d, n),
         affine,
-        linear("W_1", d, f, n),
-        linear("W_2", f, d, n),
-        scale_norm("s_2", d),
+        *feed_forward(d, f, n),
+        scale("s_2", d, n),
+        sums(d, n, 2),
     ]
     return [*in_group("body", block, times=config.num_hidden_layers), *([affine] if config.final_norm else [])]
 

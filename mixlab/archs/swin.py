@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import layer_norm, linear, patch_projection
+from mixlab.accounting.parts import feed_forward, layer_norm, linear, patch_projection, sums, window_attention
 from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, PatchMerging, PatchStem, PreNormBlock, Tokens, WindowAttention
 from mixlab.layers.drop_path import drop_path_rate
@@ -167,23 +167,23 @@ class Block(PreNormBlock):
 def account(config: SwinConfig, n: int) -> list[Line]:
     """The lines of stem and body for an image of n patches."""
     lines = [patch_projection(config.image_size, config.patch_size, config.num_channels, config.stem_size)]
-    lines = in_group("stem", [*lines, layer_norm("patch norm", config.stem_size)])
+    lines = in_group("stem", [*lines, layer_norm("patch norm", config.stem_size, n)])
     for stage, (depth, heads) in enumerate(zip(config.depths, config.num_heads, strict=True)):
         d, tokens = config.width(stage), n // 4**stage
         f, symbols = int(config.mlp_ratio * d), {"n": tokens, "M": config.window_size, "d": d, "h": heads}
-        merging = [layer_norm("merging norm", 2 * d), linear("merging", 2 * d, d, tokens, bias=False)] if stage else []
+        merging = [layer_norm("merging norm", 2 * d, tokens), linear("merging", 2 * d, d, tokens, bias=False)] if stage else []
         block = [
-            layer_norm("attention norm", d),
+            layer_norm("attention norm", d, tokens),
             linear("W_qkv", d, 3 * d, tokens),
             Line("B", "(2*M - 1)*(2*M - 1)*h", "0", symbols),
-            Line("q k^T and its product with v", "0", "2*n*M*M*d", symbols),
+            window_attention(tokens, config.window_size**2, d, heads, biased=True),
             linear("W_o", d, d, tokens),
-            layer_norm("feed-forward norm", d),
-            linear("W_1", d, f, tokens),
-            linear("W_2", f, d, tokens),
+            layer_norm("feed-forward norm", d, tokens),
+            *feed_forward(d, f, tokens),
+            sums(d, tokens, 2),
         ]
         lines += in_group(f"stage {stage}", [*merging, *in_group("", block, times=depth)])
-    return [*lines, layer_norm("final norm", config.hidden_size)]
+    return [*lines, layer_norm("final norm", config.hidden_size, n // 4 ** (len(config.depths) - 1))]
 
 
 def _published(depths: list[int], d: int, heads: list[int], drop_path: float, published: str) -> Preset:

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mixlab.accounting import Line
-from mixlab.accounting.parts import convolution
+from mixlab.accounting.parts import activation, convolution, largest
 from mixlab.errors import MixlabError
 from mixlab.layers import Stack, Tokens
 from mixlab.layers.patches import as_image, as_tokens
@@ -182,13 +182,16 @@ def joined(skip: Tokens, coarse: Tokens, up: nn.Module) -> Tokens:
 
 def account(config: UNetConfig, n: int) -> list[Line]:
     """The lines of stem and body for an image of n pixels."""
-    lines = [convolution("stem", 3, config.num_channels, config.hidden_size, n)]
+    d = config.hidden_size
+    lines = [convolution("stem", 3, config.num_channels, d, n), activation("relu", d, n)]
     for name, widths, i in config.levels():
         here = n >> (2 * i)
         if name.startswith("up"):  # a place below writes four here, each with a matrix of its own
-            lines.append(convolution(f"{name}, from below", 2, widths[0], widths[-1], here // 4))
+            lines.append(replace(convolution(f"{name}, from below", 2, widths[0], widths[-1], here // 4), mixing=None))
+        elif i:
+            lines.append(largest(widths[0], 4 * here))
         for place, (d, e) in enumerate(pairwise(widths)):
-            lines.append(convolution(f"{name}, convolution {place}", 3, d, e, here))
+            lines += [convolution(f"{name}, convolution {place}", 3, d, e, here), activation("relu", e, here)]
     return lines
 
 

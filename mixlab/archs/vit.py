@@ -25,7 +25,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
-from mixlab.accounting.parts import attention, attention_pool, embedding, layer_norm, linear, scale_norm
+from mixlab.accounting.parts import attention, attention_pool, embedding, feed_forward, layer_norm, linear, scale_norm, sums
 from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, SelfAttention, Stack, Tokens
 from mixlab.layers.drop_path import drop_path_rate
@@ -124,24 +124,24 @@ def pooler(config: ViTConfig) -> nn.Module:
 
 def account(config: ViTConfig, n: int) -> list[Line]:
     """The lines of the body when n tokens are there; the positions are those of all."""
-    d, f, parallel = config.hidden_size, config.intermediate_size, config.parallel
-    both = [scale_norm("norm", d), scale_norm("norms of q and k", 2 * d // config.num_attention_heads)]
+    d, f, heads, parallel = config.hidden_size, config.intermediate_size, config.num_attention_heads, config.parallel
+    both = [scale_norm("norm", d, n), scale_norm("norms of q and k", 2 * d // heads, heads * n)]
     block = [
-        *(both if parallel else [layer_norm("attention norm", d), layer_norm("feed-forward norm", d)]),
+        *(both if parallel else [layer_norm("attention norm", d, n), layer_norm("feed-forward norm", d, n)]),
         linear("W_qkv", d, 3 * d, n, bias=not parallel),
-        attention(n, n, d),
+        attention(n, n, d, heads),
         linear("W_o", d, d, n),
-        linear("W_1", d, f, n),
-        linear("W_2", f, d, n),
+        *feed_forward(d, f, n, shared=parallel),
+        sums(d, n, 2),
     ]
-    final = [(scale_norm if parallel else layer_norm)("final norm", d)] if config.normed else []
+    final = [(scale_norm if parallel else layer_norm)("final norm", d, n)] if config.normed else []
     return [embedding("positions", config.length, d), *in_group("body", block, times=config.num_hidden_layers), *final]
 
 
 def pooler_account(config: ViTConfig) -> list[Line]:
-    line = (scale_norm if config.parallel else layer_norm)("norm of what was pooled", config.hidden_size)
+    line = (scale_norm if config.parallel else layer_norm)("norm of what was pooled", config.hidden_size, 1)
     if config.pooling == "map":
-        return attention_pool(config.length, config.hidden_size, config.intermediate_size, line)
+        return attention_pool(config.length, config.hidden_size, config.intermediate_size, line, config.num_attention_heads)
     return [line] if config.norm_pooled else []
 
 

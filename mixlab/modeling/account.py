@@ -7,7 +7,7 @@ from typing import Any
 
 from mixlab import registry
 from mixlab.accounting import FULL, Account, Convention, Line, in_group
-from mixlab.accounting.parts import embedding, layer_norm, linear, patch_projection, tied_logits
+from mixlab.accounting.parts import activation, embedding, layer_norm, linear, patch_projection, tied_logits
 from mixlab.errors import MixlabError, unknown
 from mixlab.modeling.architecture import Architecture, find_preset, task_overrides
 from mixlab.modeling.config import MixerConfig
@@ -69,7 +69,8 @@ def _head(config: MixerConfig, task: str, n: int, convention: Convention) -> lis
         return []
     if task in ("masked-lm", "causal-lm"):
         scored = convention.logit_tokens(n) if task == "masked-lm" else n
-        transform = [linear("transform", d, d, scored), layer_norm("transform norm", d)] if config.head_transform else []
+        transform = [linear("transform", d, d, scored), activation("gelu", d, scored), layer_norm("transform norm", d, scored)]
+        transform = transform if config.head_transform else []
         if not config.tie_word_embeddings:
             return [*transform, linear("logits", d, config.vocab_size, scored, bias=config.head_bias)]
         bias = [embedding("logits bias", config.vocab_size, 1)] if config.head_bias else []
