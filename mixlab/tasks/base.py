@@ -88,7 +88,7 @@ class Task(ABC):
                 if checkpoints.problems(kept):
                     self.say(f"training a {kind} tokenizer of {size:,} entries")
                     trained = vocabulary.train(texts(), kind, size, self.job.length, causal=causal, progress=sys.stderr.isatty())
-                    checkpoints.write(kept, trained.save_pretrained)
+                    checkpoints.write(kept, lambda folder: _save(trained, folder))
         return vocabulary.load(kept, self.job.length)
 
     def build(self, tokenizer: Any, more: Mapping[str, Any] | None = None) -> Any:
@@ -124,6 +124,10 @@ def model_folder(place: str) -> Path:
     if (folder / "recipe.json").is_file():
         raise MixlabError(f"{place} is a run that has not finished; run its training command again")
     raise MixlabError(f"{place} is neither a run nor a model folder; train one with `mixlab train`")
+
+
+def _save(tokenizer: Any, folder: Path) -> None:
+    tokenizer.save_pretrained(folder)
 
 
 def in_batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

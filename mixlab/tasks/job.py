@@ -128,6 +128,9 @@ GROUPS = ("vocabulary", "masking", "spans", "columns")
 
 
 def _as_tuple(name: str, value: Any) -> Any:
+    """Settings of several values come as lists; trackers also by their bare names, with commas between."""
+    if name == "report_to" and isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
     return tuple(value) if name in ("betas", "report_to") and isinstance(value, list) else value
 
 

@@ -45,6 +45,8 @@ def test_settings_that_need_each_other_are_applied_together() -> None:
         ("pretrain-small", ("step=5",), "did you mean 'steps'?"),
         ("pretrain-small", ("steps",), "key=value"),
         ("pretrain-small", ("steps=5",), "warmup is 100"),
+        ("pretrain-small", ("report_to=tensorbord",), "did you mean 'tensorboard'?"),
+        ("pretrain-small", ("report_to=trackioo,wandb",), "did you mean 'trackio'?"),
         ("pretrain-small", ("steps=many",), "wrong kind"),
         ("pretrain-small", ("length=abc",), "length is 'abc'; it must be a whole number"),
         ("pretrain-small", ("vocabulary.size=0.5",), "vocabulary.size is 0.5"),
