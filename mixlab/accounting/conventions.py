@@ -84,7 +84,6 @@ PAPERS = {
     for convention in (
         Convention("macs"),
         Convention("macs-without-head", head="none"),
-        Convention("flops", "flop"),
         Convention("flops-elementwise", "flop", elementwise=True),
         Convention("flops-elementwise-labelled", "flop", head="labelled", elementwise=True),
         Convention("matrices", blocks="matrices"),

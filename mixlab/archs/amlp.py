@@ -88,7 +88,7 @@ def account(config: AMLPConfig, n: int) -> list[Line]:
 
 def _language(layers: int, d: int, a: int, published: str) -> Preset:
     settings = {"num_hidden_layers": layers, "hidden_size": d, "attention_size": a, "max_position_embeddings": 512}
-    return Preset(settings, "masked-lm", "Tables 5 and 6", published)
+    return Preset(settings, "masked-lm", "Tables 5 and 6", published, counted_as="flops-elementwise-labelled")
 
 
 TINY = {**gmlp.TINY, "attention_size": 32}

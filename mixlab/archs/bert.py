@@ -139,7 +139,7 @@ def account(config: BertConfig, n: int) -> list[Line]:
 def _ablation(layers: int, table: str, published: str, positions: str = "absolute", note: str = "") -> Preset:
     sizes = {"num_hidden_layers": layers, "hidden_size": 768, "num_attention_heads": 12, "max_position_embeddings": 128}
     settings = {"final_norm": False, "positions": positions, **sizes}
-    return Preset(settings, "masked-lm", f"Liu et al. 2021, {table}", published, note)
+    return Preset(settings, "masked-lm", f"Liu et al. 2021, {table}", published, note, counted_as="flops-elementwise-labelled")
 
 
 BASE = {"layer_norm_eps": 1e-12, "final_norm": False, "head_transform": True, "head_bias": True, "type_vocab_size": 2}

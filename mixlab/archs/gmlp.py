@@ -122,14 +122,14 @@ def account(config: GMLPConfig, n: int) -> list[Line]:
 
 def _language(layers: int, d: int, f: int, n: int, published: str, source: str, **more: object) -> Preset:
     settings = {"num_hidden_layers": layers, "hidden_size": d, "intermediate_size": f, "max_position_embeddings": n, **more}
-    return Preset(settings, "masked-lm", source, published)
+    return Preset(settings, "masked-lm", source, published, counted_as="flops-elementwise-labelled")
 
 
 def _vision(d: int, survival: float, published: str) -> Preset:
     # The eps of the gate is timm's, so that its weights fit the preset.
     settings = {"num_hidden_layers": 30, "hidden_size": d, "intermediate_size": 6 * d, "gate_norm_eps": 1e-5, "num_labels": 1000}
     settings |= {**IMAGE, "drop_path": round(1 - survival, 2)}
-    return Preset(settings, "image-classification", "Table 1, ImageNet", published)
+    return Preset(settings, "image-classification", "Table 1, ImageNet", published, counted_as="flops-elementwise")
 
 
 IMAGE = {"modality": "image", "spatial_structure": "dense", "pooling": "mean"}

@@ -128,7 +128,9 @@ def account(config: MixerMlpConfig, n: int) -> list[Line]:
 def _published(layers: int, d: int, patch: int, published: str) -> Preset:
     sizes = {"hidden_size": d, "tokens_intermediate_size": d // 2, "intermediate_size": 4 * d}
     settings = {"num_hidden_layers": layers, "patch_size": patch, "num_labels": 1000, **sizes}
-    return Preset(settings, "image-classification", "Tolstikhin et al. 2021", published, "printed without the classifier")
+    return Preset(
+        settings, "image-classification", "Tolstikhin et al. 2021", published, "printed without the classifier", "macs-without-head"
+    )
 
 
 TINY = Preset(

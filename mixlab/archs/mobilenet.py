@@ -168,6 +168,7 @@ PRESETS = {
         "image-classification",
         "Howard et al. 2017",
         "4.2M",
+        counted_as="macs",
     ),
     "mobilenet-tiny": TINY,
     "mobilenet-tiny-image": TINY,

@@ -189,7 +189,7 @@ POOLER = Pooler(_pooled, lambda config: [layer_norm("pooled norm", config.hidden
 
 
 def _published(depths: list[int], published: str) -> Preset:
-    return Preset({"depths": depths, "num_labels": 1000}, "image-classification", "Yu et al. 2021", published)
+    return Preset({"depths": depths, "num_labels": 1000}, "image-classification", "Yu et al. 2021", published, counted_as="macs")
 
 
 SMALL = {"depths": [1, 1, 1], "widths": [48, 96, 128], "layer_scale_init": 0.1}

@@ -102,7 +102,13 @@ def account(config: ResMLPConfig, n: int) -> list[Line]:
 
 def _published(layers: int, scale: float, published: str) -> Preset:
     sizes = {"num_hidden_layers": layers, "hidden_size": 384, "intermediate_size": 1536}
-    return Preset({**sizes, "layer_scale_init": scale, "num_labels": 1000}, "image-classification", "Touvron et al. 2021", published)
+    return Preset(
+        {**sizes, "layer_scale_init": scale, "num_labels": 1000},
+        "image-classification",
+        "Touvron et al. 2021",
+        published,
+        counted_as="macs",
+    )
 
 
 SMALL = {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 512}

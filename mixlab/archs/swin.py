@@ -189,7 +189,7 @@ def account(config: SwinConfig, n: int) -> list[Line]:
 def _published(depths: list[int], d: int, heads: list[int], drop_path: float, published: str) -> Preset:
     settings = {"depths": depths, "hidden_size": 8 * d, "num_heads": heads, "window_size": 7}
     settings |= {"image_size": 224, "num_labels": 1000, "drop_path": drop_path}
-    return Preset(settings, "image-classification", "Liu et al. 2021, Table 1", published)
+    return Preset(settings, "image-classification", "Liu et al. 2021, Table 1", published, counted_as="macs")
 
 
 TINY = Preset(

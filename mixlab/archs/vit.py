@@ -147,7 +147,7 @@ def pooler_account(config: ViTConfig) -> list[Line]:
 
 def _published(layers: int, d: int, heads: int, patch: int, source: str, published: str, note: str = "") -> Preset:
     sizes = {"num_hidden_layers": layers, "hidden_size": d, "num_attention_heads": heads, "intermediate_size": 4 * d}
-    return Preset({**sizes, "patch_size": patch, "num_labels": 1000}, "image-classification", source, published, note)
+    return Preset({**sizes, "patch_size": patch, "num_labels": 1000}, "image-classification", source, published, note, counted_as="macs")
 
 
 def _autoencoder(encoder: Preset, source: str = "He et al. 2021", published: str | None = None, note: str = "") -> Preset:
@@ -180,6 +180,7 @@ PRESETS = {
         "Dehghani et al. 2023",
         "21743M",
         "printed for the matrices of the blocks alone",
+        counted_as="matrices",
     ),
     "vit-tiny": TINY,
     "vit-tiny-image": TINY,

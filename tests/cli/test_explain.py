@@ -46,6 +46,30 @@ def test_a_preset_is_the_account_that_python_gives(capsys: pytest.CaptureFixture
     assert told(capsys, "gmlp-base", "--length", "128")["macs"] == mixlab.account("gmlp-base", length=128).macs
 
 
+def test_counting_as_the_paper_does_says_how_that_is(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, "gmlp-base", "--as", "paper")
+    assert found["flops"] == pytest.approx(158.0e9, rel=0.001)
+    assert found["convention"] == (
+        "FLOPs of one sequence or image, masked-language-model logits at the 15% labelled tokens alone, Toeplitz W as a dense product, "
+        "with elementwise work"
+    )
+    assert found["convention"] in said(capsys, "gmlp-base", "--as", "paper", "--markdown")
+    by_hand = told(capsys, "gmlp-base", "--unit", "flop", "--head", "labelled", "--elementwise")
+    assert by_hand["flops"] == found["flops"]
+
+
+def test_switches_reach_the_account(capsys: pytest.CaptureFixture[str]) -> None:
+    full, bare = told(capsys, "gmlp-tiny"), told(capsys, "gmlp-tiny", "--no-embeddings", "--head", "none", "--toeplitz", "fft")
+    assert bare["params"] < full["params"]
+    assert bare["macs"] != full["macs"]
+    assert "no tables of embeddings" in bare["convention"]
+
+
+def test_the_state_is_that_of_a_model_that_decodes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "gmlp-base")["state"] == 0
+    assert told(capsys, "gmlp-base", "--task", "causal-lm")["state"] == 48 * 1536
+
+
 def test_two_things_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     both = told(capsys, "conv 3x3 64->64", "vs", "separable 3x3 64->64")
     assert both["shares"]["params"] == "12.67%"
