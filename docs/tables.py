@@ -15,9 +15,13 @@ from pathlib import Path
 import measured
 
 from mixlab import registry
-from mixlab.accounting import LABELLED
+from mixlab.accounting import FULL, LABELLED, PAPERS
+from mixlab.accounting.claims import results
+from mixlab.accounting.expressions import RULES, parse
 from mixlab.modeling.account import account, preset_table
 from mixlab.modeling.architecture import find_preset, load
+from mixlab.report import explanation
+from mixlab.report.explained import explain
 
 ROOT = Path(__file__).parent.parent
 
@@ -49,6 +53,71 @@ def flops() -> str:
         counted = account(architecture, preset.config(architecture, {}), preset.task, convention=LABELLED).flops / 1e9
         rows.append([f"`{name}`", f"{counted:.1f}", f"{published:.1f}", f"{100 * (counted / published - 1):+.2f}%"])
     return markdown(["preset", "G FLOPs here", "published", "difference"], rows)
+
+
+# The paper's BERT has the vocabulary of its other models and no transform in the head; its Table 5 prints these FLOPs.
+THEIR_BERT = {"vocab_size": 32000, "head_transform": False, "head_bias": False, "type_vocab_size": 0}
+THEIRS = {
+    "bert-base": (THEIR_BERT, 100.8),
+    "bert-large": (THEIR_BERT, 341.2),
+    **{name: ({}, giga) for name, giga in PUBLISHED_FLOPS.items()},
+}
+
+
+def elementwise() -> str:
+    """The same with the elementwise work that comes nearest."""
+    rows = []
+    for name, (overrides, published) in THEIRS.items():
+        architecture, preset = find_preset(name)
+        config = preset.config(architecture, overrides)
+        counted = account(architecture, config, preset.task, convention=PAPERS["flops-elementwise-labelled"])
+        products, whole = (flops / 1e9 / published - 1 for flops in (2 * counted.macs, counted.flops))
+        rows.append([f"`{name}`", f"{counted.flops / 1e9:.1f}", f"{published:.1f}", f"{100 * whole:+.2f}%", f"{100 * products:+.2f}%"])
+    return markdown(["model", "G FLOPs here", "published", "difference", "by matrix products alone"], rows)
+
+
+# Parameters in millions as Tables 1 and 2 of the paper print them, and G FLOPs of Table 1.
+IMAGES = {"gmlp-ti16-224": ("5.9", "6", "2.7"), "gmlp-s16-224": ("19.5", "20", "8.9"), "gmlp-b16-224": ("73.4", "73", "31.6")}
+
+
+def images() -> str:
+    """Vision models as they are here, and with a cls token and a layer before the classifier, as the original ViT has them."""
+    rows = []
+    for name, printed in IMAGES.items():
+        architecture, preset = find_preset(name)
+        config, like_vit = (preset.config(architecture, overrides) for overrides in ({}, {"pooling": "cls"}))
+        counted = account(architecture, config, preset.task, convention=PAPERS["flops-elementwise"])
+        explained = account(architecture, like_vit, preset.task).params + config.hidden_size**2 + config.hidden_size
+        rows.append(
+            [
+                f"`{name}`",
+                f"{counted.params:,}",
+                f"{explained:,}",
+                *(f"{x}M" for x in printed[:2]),
+                f"{counted.flops / 1e9:.2f}",
+                printed[2],
+            ]
+        )
+    return markdown(["model", "parameters here", "with cls and d x d", "Table 1", "Table 2", "G FLOPs here", "Table 1"], rows)
+
+
+def layers() -> str:
+    """Every layer that an expression can be: how it is written, and what an example costs."""
+    rows = []
+    for rule in RULES.values():
+        layer = parse(rule.example)
+        cells = [f"`{rule.usage}`".replace("|", "\\|"), layer.about.replace("|", "\\|"), f"`{rule.example}`"]
+        rows.append([*cells, f"{layer.account.params:,}", f"{layer.account.macs:,}"])
+    return markdown(["layer", "what it is", "example", "parameters", "MACs"], rows)
+
+
+def claims() -> str:
+    return explanation.markdown_claims(results())
+
+
+def explained() -> str:
+    """One layer in full."""
+    return explanation.markdown(explain("attention n=512 d=768 h=12", FULL), ("params", "macs"))
 
 
 YES = {True: "yes", False: "no"}
@@ -124,6 +193,11 @@ def recipes() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "presets": presets,
     "flops": flops,
+    "elementwise": elementwise,
+    "images": images,
+    "layers": layers,
+    "claims": claims,
+    "explained": explained,
     "archs": archs,
     "recipes": recipes,
     "facts": facts,

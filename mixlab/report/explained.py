@@ -29,7 +29,16 @@ def of_expression(expression: str, convention: Convention) -> dict[str, Any]:
     found = record(convention.apply(layer.account))
     facts = {fact.name: {"derivation": fact.derivation(), "value": fact.value} for fact in layer.facts}
     shapes = {"takes": layer.takes, "gives": layer.gives}
-    return {"what": expression, "kind": "layer", "about": layer.about, **shapes, **found, "facts": facts, "scope": layer.convention}
+    return {
+        "what": expression,
+        "kind": "layer",
+        "unit": convention.unit,
+        "about": layer.about,
+        **shapes,
+        **found,
+        "facts": facts,
+        "scope": layer.convention,
+    }
 
 
 def of_preset(name: str, task: str | None, length: int | None, convention: Convention | None) -> dict[str, Any]:
@@ -53,7 +62,16 @@ def of_preset(name: str, task: str | None, length: int | None, convention: Conve
     found = record(counted, causal=config.causal)
     found["facts"] = reading(config, counted.length)
     about = registry.headline(architecture.name)
-    return {"what": name, "kind": "preset", "about": about, "task": task, "length": counted.length, **published, **found}
+    return {
+        "what": name,
+        "kind": "preset",
+        "unit": convention.unit,
+        "about": about,
+        "task": task,
+        "length": counted.length,
+        **published,
+        **found,
+    }
 
 
 def unknown_thing(name: str, presets: list[str]) -> MixlabError:

@@ -22,8 +22,9 @@ MARKS = {"right": "right", "answered": "answered", "rounded": "rounded", "slip":
 
 
 def totals(found: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, exact number, and the same to be said aloud."""
-    rows = [(NAMES[name], f"{found[name]:,}", short(found[name])) for name in ("params", "macs", "flops")]
+    """Name, exact number, and the same to be said aloud; of the two units of computation, the convention's first."""
+    counts = ("params", "macs", "flops") if found["unit"] == "mac" else ("params", "flops", "macs")
+    rows = [(NAMES[name], f"{found[name]:,}", short(found[name])) for name in counts]
     return rows + [(NAMES[name], f"{found[name]:,} numbers", size(found[name])) for name in MEMORY]
 
 

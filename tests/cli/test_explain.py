@@ -56,6 +56,9 @@ def test_counting_as_the_paper_does_says_how_that_is(capsys: pytest.CaptureFixtu
     assert found["convention"] in said(capsys, "gmlp-base", "--as", "paper", "--markdown")
     by_hand = told(capsys, "gmlp-base", "--unit", "flop", "--head", "labelled", "--elementwise")
     assert by_hand["flops"] == found["flops"]
+    first, later = said(capsys, "ffn d=4"), said(capsys, "ffn d=4", "--unit", "flop")
+    assert first.index("MACs  ") < first.index("FLOPs  ")
+    assert later.index("FLOPs  ") < later.index("MACs  ")
 
 
 def test_switches_reach_the_account(capsys: pytest.CaptureFixture[str]) -> None:
