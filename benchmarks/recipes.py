@@ -55,7 +55,7 @@ def experiments() -> Iterator[Experiment]:
             yield Experiment(f"{name}-{arch}", recipe, arch, data, settings, seeds)
         places = ("data={data}/squad_v1/train_4k.jsonl", "validation={data}/squad_v1/dev.jsonl")
         yield Experiment(f"squad-{arch}", "answer", arch, "SQuAD v1.1, 4,330 questions", (*places, start))
-        yield Experiment(f"questions-{arch}", "answer", arch, "generated questions", ())
+        yield Experiment(f"questions-{arch}", "answer", arch, "generated questions", ("learning_rate=1e-3", "epochs=4"))
     for arch in RATES:
         places = ("data={data}/tinyshakespeare/train.txt", "validation={data}/tinyshakespeare/valid.txt")
         yield Experiment(f"shakespeare-{arch}", "causal-small", arch, "tiny Shakespeare", places)

@@ -63,7 +63,9 @@ class Meter:
         self._mark = (now, self._new_tokens, self.flops)
         rates = {"tokens_per_second": round(processes * (self._new_tokens - tokens) / seconds, 1)}
         if self.limit and self.flops:
-            rates["matmul_share"] = float(f"{(self.flops - flops) / seconds / self.limit:.3g}")
+            reached = (self.flops - flops) / seconds
+            self.limit = max(self.limit, reached)  # others may have used the machine while it was measured
+            rates["matmul_share"] = float(f"{reached / self.limit:.3g}")
         return rates
 
 
@@ -76,7 +78,8 @@ def forward_flops(model: Any, length: int) -> float:
     if not isinstance(config, MixerConfig) or not hasattr(model, "task"):
         return 0.0
     convention = LABELLED if config.labelled_logits_only else FULL
-    length = config.length if config.modality == "image" else min(length, config.length)
+    if config.max_position_embeddings is not None:
+        length = config.length if config.modality == "image" else min(length, config.length)
     return 2.0 * account(load(config.model_type.removeprefix("mixlab-")), config, model.task, length, convention).macs
 
 
