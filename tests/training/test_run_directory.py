@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForMaskedLM
 
+import mixlab
 from mixlab.errors import MixlabError
 from mixlab.training import checkpoints, metrics
 from mixlab.training.meter import Meter, forward_flops, matmul_limit
