@@ -28,8 +28,8 @@ from mixlab.errors import MixlabError
 from mixlab.layers import DistanceAttention, FeedForward, LearnedPositions, RelativeBias, SelfAttention, Tokens
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import MixerConfig, Number
-from mixlab.modeling.foreign import Importer, Rename, State, count_layers, modules
-from mixlab.modeling.rewriting import join, part, respell
+from mixlab.modeling.foreign import TOKENS, Importer, Rename, State, count_layers, modules
+from mixlab.modeling.rewriting import check_shared, join, part, respell
 from mixlab.modeling.traits import TEXT_TASKS, Traits
 
 
@@ -52,6 +52,11 @@ class BertConfig(MixerConfig):
     def stem_dropout(self) -> float:
         """Positions come after the stem, and dropout after their norm."""
         return 0.0
+
+    @property
+    def transform_act(self) -> str:
+        """The head's activation is that of the blocks."""
+        return self.hidden_act
 
     @property
     def traits(self) -> Traits:
@@ -211,6 +216,7 @@ def _prepare(state: State) -> State:
     """With one prefix and today's names, three projections as one."""
     bare = not any(name.startswith("bert.") for name in state)
     state = {f"bert.{name}" if bare and not name.startswith("cls.") else name: tensor for name, tensor in state.items()}
+    check_shared(state, HEAD + "decoder.weight", "bert.embeddings.word_embeddings.weight")
     state = respell(state, {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"})
     return join({name: tensor for name, tensor in state.items() if not name.startswith(LEFT_BEHIND)}, PROJECTIONS, "attention.qkv.")
 
@@ -238,7 +244,10 @@ IMPORTERS = [
             Rename(r"cls\.predictions\.transform\.LayerNorm\.(weight|bias)", r"transform.norm.\1"),
             Rename(r"cls\.predictions\.bias", "lm_head.bias"),
         ],
-        note="heads of 64 channels are assumed; other files need --set num_attention_heads=N. The pooler is left behind",
+        note="where no config.json tells, heads of 64 channels are assumed; others need --set num_attention_heads=N. "
+        "The pooler is left behind",
+        told={name: name for name in ("num_attention_heads", "layer_norm_eps", "hidden_act")} | TOKENS,
+        fixed={"is_decoder": False, "position_embedding_type": "absolute"},
     ),
 ]
 

@@ -15,17 +15,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from mixlab.accounting import Line, in_group
 from mixlab.accounting.parts import embedding, feed_forward, fourier, layer_norm, linear, sums
-from mixlab.errors import MixlabError
 from mixlab.layers import FeedForward, LearnedPositions, Tokens
 from mixlab.layers.fourier import FourierMixing
 from mixlab.modeling.architecture import Architecture, Preset, stack
 from mixlab.modeling.config import MixerConfig
-from mixlab.modeling.foreign import Importer, Rename, State, count_layers, modules
+from mixlab.modeling.foreign import TOKENS, Importer, Rename, State, count_layers, modules
+from mixlab.modeling.rewriting import check_shared
 from mixlab.modeling.traits import TEXT_TASKS, Traits
 
 
@@ -148,9 +147,7 @@ def _settings(state: Mapping[str, Tensor]) -> dict[str, Any]:
 def _prepare(state: State) -> State:
     """Named as inside a model with a head. Left behind: what is made from numbers, repeats others, or serves next-sentence prediction."""
     named = {name if name.startswith(("fnet.", "cls.")) else f"fnet.{name}": tensor for name, tensor in state.items()}
-    table = named[EMBEDDINGS + "word_embeddings.weight"]
-    if not torch.equal(named.get(HEAD + "decoder.weight", table), table):
-        raise MixlabError("the decoder is not the table of tokens; only models that share the two can be imported")
+    check_shared(named, HEAD + "decoder.weight", EMBEDDINGS + "word_embeddings.weight")
     return {name: tensor for name, tensor in named.items() if not name.startswith(LEFT_BEHIND) and ".fourier.self." not in name}
 
 
@@ -181,7 +178,9 @@ IMPORTERS = [
             Rename(r"cls\.predictions\.transform\.LayerNorm\.(weight|bias)", r"transform.norm.\1"),
             Rename(r"cls\.predictions\.bias", "lm_head.bias"),
         ],
-        note="gelu by tanh is assumed; other files need --set hidden_act=gelu. The pooler and next-sentence prediction are left behind",
+        note="where no config.json tells, gelu by tanh is assumed; others need --set hidden_act=gelu. "
+        "The pooler and next-sentence prediction are left behind",
+        told={name: name for name in ("layer_norm_eps", "hidden_act")} | TOKENS,
     ),
 ]
 

@@ -24,7 +24,7 @@ from mixlab.accounting.parts import attention, embedding, feed_forward, layer_no
 from mixlab.layers import FeedForward, LearnedPositions, PreNormBlock, ScaledLinear, SelfAttention, Stack, Tokens
 from mixlab.modeling.architecture import Architecture, Preset
 from mixlab.modeling.config import MixerConfig, Number
-from mixlab.modeling.foreign import Importer, Rename, State, count_layers, modules
+from mixlab.modeling.foreign import TOKENS, Importer, Rename, State, count_layers, modules
 from mixlab.modeling.traits import TEXT_TASKS, Traits
 
 
@@ -176,8 +176,10 @@ IMPORTERS = [
             Rename(r"transformer\.ln_f\.(weight|bias)", r"model.body.norm.\1"),
             Rename(r"lm_head\.weight", "lm_head.weight"),
         ],
-        note="heads of 64 channels are assumed; other files need --set num_attention_heads=N. "
-        "Which token ends a text stands in no weights: --preset gpt2 brings it, or --set eos_token_id=N",
+        note="where no config.json tells, heads of 64 channels are assumed; others need --set num_attention_heads=N. "
+        "Which token ends a text stands in no weights: config.json brings it, --preset gpt2, or --set eos_token_id=N",
+        told={"n_head": "num_attention_heads", "layer_norm_epsilon": "layer_norm_eps", "activation_function": "hidden_act"} | TOKENS,
+        fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     ),
 ]
 

@@ -235,7 +235,7 @@ def _importer(name: str, first: str, stem: tuple[str, str], **more: Any) -> Impo
             *(Rename(rf"blocks\.(\d+)\.{theirs}" + TENSORS, rf"model.body.blocks.\1.{ours}.\2") for theirs, ours in PARTS.items()),
             Rename(r"classifier\.(weight|bias)", r"classifier.\1"),
         ],
-        note="the file does not tell the size of its images, and 224 is assumed; any multiple of 32 is read",
+        note="where no config.json tells the size of images, 224 is assumed; any multiple of 32 is read",
         **more,
     )
 
@@ -256,6 +256,8 @@ IMPORTERS = [
         settings=partial(_settings, layer_norm_eps=1e-3, same_padding="tensorflow"),
         prepare=_from_transformers,
         finish=_to_transformers,
+        told={"layer_norm_eps": "layer_norm_eps", "image_size": "image_size"},
+        fixed={"tf_padding": True, "hidden_act": "relu6"},
     ),
 ]
 

@@ -310,7 +310,7 @@ def _renames(stem: str, blocks: str, names: Mapping[str, str], table: str, norm:
     yield Rename(head + r"\.(weight|bias)", r"classifier.\1")
 
 
-NOTE = "the image is assumed to be as large as one window in the last stage; others need --set image_size=N"
+NOTE = "where no config.json tells, the image is assumed to be as large as one window in the last stage; others need --set image_size=N"
 TIMM = {"norm1": "attention_norm", "attn.qkv": "attention.qkv", "attn.proj": "attention.out", "norm2": "ffn_norm"}
 TRANSFORMERS = {
     "layernorm_before": "attention_norm",
@@ -365,6 +365,8 @@ IMPORTERS = [
             )
         ),
         note=NOTE,
+        told={name: name for name in ("image_size", "hidden_act")},
+        fixed={"layer_norm_eps": 1e-5},  # two of its norms do not read it
     ),
 ]
 

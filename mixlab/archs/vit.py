@@ -348,7 +348,11 @@ IMPORTERS = [
         ],
         prepare=_prepare,
         finish=_finish,
-        note="assumed, since the file does not say: heads of 64 channels (80 in a huge model), 32 in a decoder; pixels as they are",
+        note="assumed where no config.json tells: heads of 64 channels (80 in a huge model), 32 in a decoder; pixels as they are",
+        told={
+            **{name: name for name in ("num_attention_heads", "decoder_num_attention_heads", "layer_norm_eps", "hidden_act", "mask_ratio")},
+            "norm_pix_loss": "normalized_targets",
+        },
     ),
 ]
 

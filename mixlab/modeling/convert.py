@@ -139,19 +139,26 @@ def import_model(
         model, report = _own_pickle(path, task, allow_missing) if pickled else _own(path, task)
     else:
         state = tensors_of(path, allow_pickle)
-        model, report = _foreign(str(path), state, preset, task, allow_missing, settings or {})
+        beside = stored_config(path) if path.is_dir() and (path / "config.json").is_file() else {}
+        model, report = _foreign(str(path), state, beside, preset, task, allow_missing, settings or {})
     if length is not None:
         report.notes.append(model.resize_length(length))
     return model, report
 
 
 def _foreign(
-    source: str, state: State, preset: str | None, task: str | None, allow_missing: bool, settings: Mapping[str, Any]
+    source: str,
+    state: State,
+    beside: Mapping[str, Any],
+    preset: str | None,
+    task: str | None,
+    allow_missing: bool,
+    settings: Mapping[str, Any],
 ) -> tuple[Any, Report]:
     architecture, importer = find_importer(state, source)
     try:
         state = importer.prepare(state)
-        inferred = importer.settings(state)
+        inferred = {**importer.settings(state), **importer.read(beside)}
         task = task or importer.task(state)
         renamed, unused = _rename(importer, state)
     except MixlabError:

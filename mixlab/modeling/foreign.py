@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 from mixlab.errors import MixlabError
 
 State = dict[str, Tensor]
+ACTIVATIONS = {"gelu_new": "gelu_pytorch_tanh", "gelu_python": "gelu", "swish": "silu"}  # other libraries' names of the same functions
+TOKENS = {name: name for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,19 @@ class Importer:
     prepare: Callable[[State], State] = dict  # what renaming one tensor at a time cannot do
     finish: Callable[[State], State] | None = None  # the way back: undoes `prepare`; None: weights come in only
     note: str = ""  # what the file cannot tell, and what is assumed
+    told: Mapping[str, str] = field(default_factory=dict)  # fields of the configuration beside the weights, and what they are called here
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # fields of it that can have one value only
+
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What the configuration beside the weights says and their shapes do not; {} where there is none."""
+        for name, value in self.fixed.items():
+            if config.get(name, value) != value:
+                raise MixlabError(
+                    f"config.json has {name}={config[name]!r}, which no setting here can do; only {name}={value!r} can be read"
+                )
+        told = {ours: config[theirs] for theirs, ours in self.told.items() if config.get(theirs) is not None}
+        act = told.get("hidden_act")
+        return {**told, "hidden_act": ACTIVATIONS.get(act, act)} if isinstance(act, str) else told
 
 
 def count_layers(state: Mapping[str, Tensor], pattern: str) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from mixlab.errors import MixlabError
 from mixlab.modeling.foreign import State
 
 
@@ -46,6 +47,12 @@ def respell(state: State, spellings: Mapping[str, str]) -> State:
 def renamed(state: Mapping[str, Tensor], pattern: re.Pattern[str], name: Callable[[re.Match[str]], str]) -> State:
     """Names that match, made anew from the match; all others as they are."""
     return {name(found) if (found := pattern.fullmatch(old)) else old: tensor for old, tensor in state.items()}
+
+
+def check_shared(state: Mapping[str, Tensor], decoder: str, table: str) -> None:
+    """That the decoder, which is left behind, only repeats the table of tokens."""
+    if not torch.equal(state.get(decoder, state[table]), state[table]):
+        raise MixlabError("the decoder is not the table of tokens; only models that share the two can be imported")
 
 
 def without_batch(tensor: Tensor) -> Tensor:

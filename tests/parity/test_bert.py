@@ -279,6 +279,9 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     segments = "embeddings.token_type_embeddings.weight"
     with pytest.raises(MixlabError, match="a RoBERTa, whose positions begin elsewhere"):
         import_model(save({**state, segments: state[segments][:1]}, tmp_path / "roberta.safetensors"))
+    decoder = {"cls.predictions.decoder.weight": state["embeddings.word_embeddings.weight"] + 1}
+    with pytest.raises(MixlabError, match="the decoder is not the table of tokens"):
+        import_model(save({f"bert.{name}": tensor for name, tensor in state.items()} | decoder, tmp_path / "untied.safetensors"))
     for positions in ("relative", "relative_alone"):
         with pytest.raises(MixlabError, match="transformers has no place for"):
             foreign_state(variant(positions, "masked-lm"), "transformers")
