@@ -76,9 +76,13 @@ def check_classes(config: MixerConfig, labels: Tensor, batch: int) -> None:
     single = config.problem_type == "single_label_classification" or (config.problem_type is None and classes > 1 and labels.dtype in WHOLE)
     if single:
         check_labels(labels.squeeze(1) if labels.dim() == 2 else labels, torch.Size([batch]), classes)
-    elif labels.numel() != batch * classes:
-        expected = (batch,) if classes == 1 else (batch, classes)
-        raise MixlabError(f"labels of shape {tuple(labels.shape)}, expected {expected} for {config.problem_type or 'these labels'}")
+        return
+    several = config.problem_type == "multi_label_classification" or (config.problem_type is None and classes > 1)
+    expected = [(batch,), (batch, 1)] if classes == 1 and not several else [(batch, classes)]
+    if tuple(labels.shape) not in expected:
+        raise MixlabError(f"labels of shape {tuple(labels.shape)}, expected {expected[0]} for {config.problem_type or 'these labels'}")
+    if several and not labels.is_floating_point():
+        raise MixlabError(f"labels are {labels.dtype}, and several at once are told by floats, 0 or 1 for each; call labels.float()")
 
 
 def check_length(config: MixerConfig, total: int) -> None:

@@ -308,6 +308,28 @@ def test_wrong_labels_of_an_image_are_refused() -> None:
         mixlab.create("gmlp-tiny-image", num_hidden_layers=1)(pixel_values=torch.zeros(1, 3, 32, 32), labels=torch.tensor([10]))
 
 
+SEVERAL = {"num_labels": 3, "problem_type": "multi_label_classification"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "said"),
+    [
+        (torch.zeros(3, 2), {"num_labels": 3}, "labels of shape (3, 2), expected (2, 3)"),
+        (torch.zeros(6), {"num_labels": 3}, "labels of shape (6,), expected (2, 3)"),
+        (torch.zeros(3, 2), {"num_labels": 3, "problem_type": "regression"}, "labels of shape (3, 2), expected (2, 3)"),
+        (torch.zeros(1, 2), {"num_labels": 1}, "labels of shape (1, 2), expected (2,)"),
+        (torch.zeros(2), {**SEVERAL, "num_labels": 1}, "labels of shape (2,), expected (2, 1)"),
+        (torch.zeros(2, 3, dtype=torch.long), SEVERAL, "labels are torch.int64"),
+    ],
+)
+def test_as_many_labels_in_another_shape_are_refused(labels: Tensor, settings: dict[str, Any], said: str) -> None:
+    image = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, **settings}
+    for model, read in ((small(task="sequence-classification", **settings), TEXTS), (mixlab.create("gmlp-tiny-image", **image), None)):
+        with pytest.raises(MixlabError) as caught:
+            model(read, labels=labels) if read is not None else model(pixel_values=torch.zeros(2, 3, 32, 32), labels=labels)
+        assert said in str(caught.value)
+
+
 @pytest.mark.parametrize("length", [0, -3, 2**24 + 1, 2.5, "9", True])
 def test_a_length_that_is_none_is_refused(length: Any) -> None:
     model = small()

@@ -66,6 +66,19 @@ def test_counts_are_exact() -> None:
     assert mixlab.account("unet", image_size=side).params == restoring.params  # which cost no weights
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([1], "labels must be a tensor"),
+        (torch.zeros(1, 3, 16, 8), "of shape"),
+        (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), "expected floats"),
+    ],
+)
+def test_what_is_no_clean_image_is_refused(labels: Any, said: str) -> None:
+    with pytest.raises(MixlabError, match=said):
+        mixlab.create("unet-tiny")(pixel_values=torch.zeros(1, 3, 16, 16), labels=labels)
+
+
 def test_it_predicts_the_residual() -> None:
     pixels = torch.randn(2, 3, 16, 16)
     fresh: Any = mixlab.create("unet-tiny").eval()

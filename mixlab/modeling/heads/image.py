@@ -214,6 +214,9 @@ class MixerForImageToImage(MixerHead):
         restored = start + added
         loss = None
         if labels is not None:
+            check_tensor(labels, "labels")
+            if not labels.is_floating_point():
+                raise MixlabError(f"labels are {labels.dtype}, expected floats; scale the clean images as pixel_values are")
             if labels.shape != restored.shape:
                 raise MixlabError(f"labels of shape {tuple(labels.shape)}, expected {tuple(restored.shape)}: the clean images")
             loss = F.mse_loss(restored, labels)
