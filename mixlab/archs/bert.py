@@ -38,6 +38,7 @@ class BertConfig(MixerConfig):
 
     model_type = "mixlab-bert"
 
+    final_norm = False  # a block ends with its own
     intermediate_size: int = 3072
     num_attention_heads: int = 8
     attention_dropout: Number = 0.0
@@ -138,7 +139,8 @@ def account(config: BertConfig, n: int) -> list[Line]:
         sums(d, n, 2),
     ]
     start = [*([embedding("positions", config.length, d)] if absolute else []), layer_norm("embedding norm", d, n)]
-    return [*start, *in_group("body", block, times=config.num_hidden_layers)]
+    final = [layer_norm("final norm", d, n)] if config.final_norm else []
+    return [*start, *in_group("body", block, times=config.num_hidden_layers), *final]
 
 
 def _ablation(layers: int, table: str, published: str, positions: str = "absolute", note: str = "") -> Preset:

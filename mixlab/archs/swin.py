@@ -183,7 +183,7 @@ def account(config: SwinConfig, n: int) -> list[Line]:
             sums(d, tokens, 2),
         ]
         lines += in_group(f"stage {stage}", [*merging, *in_group("", block, times=depth)])
-    return [*lines, layer_norm("final norm", config.hidden_size, n // 4 ** (len(config.depths) - 1))]
+    return [*lines, *([layer_norm("final norm", config.hidden_size, n // 4 ** (len(config.depths) - 1))] if config.final_norm else [])]
 
 
 def _published(depths: list[int], d: int, heads: list[int], drop_path: float, published: str) -> Preset:

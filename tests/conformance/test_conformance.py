@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import io
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import mixlab
 from mixlab.errors import MixlabError
 from mixlab.layers import Tokens
+from mixlab.modeling.architecture import load
 from tests.conformance.cases import CLASSIFIES_WHOLE, Case, cases, cases_with, class_of, main_output, with_labels
 
 TASKS = [pytest.param(case, task, id=f"{case.name}-{task}") for case in cases() for task in case.traits.tasks]
@@ -396,6 +398,24 @@ def test_declared_counts_are_real(case: Case, task: str) -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad(), _checks_off():
         model(**inputs)
     assert counter.get_total_flops() == account.flops
+
+
+@over(cases())
+def test_counts_follow_every_choice(case: Case) -> None:
+    """Each switch turned, and each other word of those that a field takes: what is still a model is counted right."""
+    base = case.config()
+    task = load(case.arch).presets[case.preset].task if case.modality is None else "features"
+    for field in fields(base):
+        value, words = getattr(base, field.name), [word for word in get_args(field.type) if isinstance(word, str)]
+        others = [not value] if isinstance(value, bool) else [word for word in words if word != value]
+        for other in others if field.name in load(case.arch).field_names() and field.name not in case.given else []:
+            try:
+                with torch.device("meta"):
+                    model = mixlab.create(case.preset, task=task, **case.given, **{field.name: other})
+            except MixlabError:
+                continue
+            counted = mixlab.account(case.preset, task=task, length=longest(model), **case.given, **{field.name: other}).params
+            assert sum(p.numel() for p in model.parameters()) == counted, f"{field.name}={other!r}"
 
 
 def _checks_off() -> Any:
