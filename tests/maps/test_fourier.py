@@ -15,6 +15,12 @@ from mixlab.layers.tokens import Record
 from mixlab.maps import FourierMap, TokenMap
 from tests.reference.compare import random_input
 
+ROWS = {
+    "Token maps: Fourier, with gradients [naive loops]": "test_fast_path_dense_and_loop_agree_with_gradients",
+    "Token maps: Fourier [scipy]": "test_against_scipy",
+    "FNet's mixing is two terms M X W [einsum]": "test_the_mixing_is_two_terms",
+}
+
 parts = pytest.mark.parametrize("part", ["cosine", "sine"])
 lengths = pytest.mark.parametrize("n", [1, 2, 5, 8])
 

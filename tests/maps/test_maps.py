@@ -15,6 +15,14 @@ from mixlab.maps.softmax import skew
 from tests.reference import toeplitz
 from tests.reference.compare import random_input, randomised
 
+ROWS = {
+    "Token maps: dense, Toeplitz, softmax with bias and relative keys [naive loops]": "test_fast_path_is_dense",
+    "Token maps: the same, gradients [numeric differences]": "test_gradients",
+    "Token maps: Toeplitz from its taps [scipy]": "test_toeplitz_against_scipy",
+    "Token maps: scores by distance skewed into place [naive loops]": "test_skew",
+    "Token maps: the same, multiply-adds [closed form]": "test_macs",
+}
+
 CAP = 8
 WEIGHTS = {"dense": DenseWeight, "toeplitz": ToeplitzWeight}
 structures = pytest.mark.parametrize("structure", list(WEIGHTS))

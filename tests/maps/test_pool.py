@@ -9,6 +9,10 @@ from mixlab import MixlabError
 from mixlab.maps import PoolMap, TokenMap
 from tests.reference.compare import random_input
 
+ROWS = {
+    "Token maps: pool, with gradients [naive loops]": "test_fast_path_dense_and_loop_agree_with_gradients",
+}
+
 CASES = pytest.mark.parametrize(
     ("grid", "window"), [((1, 1), 3), ((3, 4), 1), ((3, 4), 3), ((5, 2), 5), ((2, 3), 7), ((1, 6), 3)], ids=lambda value: str(value)
 )

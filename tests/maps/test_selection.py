@@ -10,6 +10,11 @@ from mixlab import MixlabError
 from mixlab.maps import DenseMap
 from mixlab.maps.selection import cutting, joining
 
+ROWS = {
+    "Concatenation of tokens and of channels as matrices [torch.cat]": "test_joined_tokens_and_channels_are_sums_of_products",
+    "Slicing of tokens and of channels as matrices [slices]": "test_cut_tokens_and_channels",
+}
+
 
 def test_joined_tokens_and_channels_are_sums_of_products() -> None:
     parts = [torch.randn(n, 5) for n in (2, 4, 1)]

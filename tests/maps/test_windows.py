@@ -9,6 +9,11 @@ from mixlab import MixlabError
 from mixlab.maps import BlockDiagonalMap, DenseMap, SoftmaxMap, TokenMap, WindowBias, Windows
 from tests.reference.compare import random_input, randomised
 
+ROWS = {
+    "Token maps: block-diagonal, windows shifted or not, with gradients [einsum]": "test_fast_path_is_dense_with_gradients",
+    "Token maps: the bias of windows by offset [naive loops]": "test_bias_by_offset",
+}
+
 CUTS = {
     "square": Windows((4, 4), 2),
     "oblong": Windows((2, 6), 2),
