@@ -66,8 +66,7 @@ class ConformerConfig(MixerConfig):
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
         d, kernel, stride = self.hidden_size, self.conv_kernel_size, self.frame_stride
-        if d % self.num_attention_heads:
-            raise MixlabError(f"hidden_size {d} cannot be split into num_attention_heads={self.num_attention_heads}; use a divisor")
+        self.check_split("hidden_size", "num_attention_heads")
         if d % 2:
             raise MixlabError(f"hidden_size {d} is odd, and a distance is told by pairs of sine and cosine; use an even one")
         if kernel < 1:

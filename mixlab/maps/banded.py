@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mixlab.errors import MixlabError
+from mixlab.maps.base import check_heads
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class BandedMap:
     def __call__(self, v: Float[Tensor, "b t e"]) -> Float[Tensor, "b t e"]:
         heads, k = self.taps.shape
         e = v.shape[-1]
+        check_heads(e, heads)
         kernel = self.taps.flip(-1).repeat_interleave(e // heads, dim=0)  # e k: a convolution of torch reads forwards
         padded = F.pad(v.mT, (k - 1 - self.ahead, self.ahead))
         return F.conv1d(padded, kernel[:, None], groups=e).mT
@@ -62,6 +64,7 @@ class GridBandedMap:
     def __call__(self, v: Float[Tensor, "b t e"]) -> Float[Tensor, "b t e"]:
         heads, rows, columns = self.taps.shape
         e = v.shape[-1]
+        check_heads(e, heads)
         kernel = self.taps.flip(-2, -1).repeat_interleave(e // heads, dim=0)[:, None]  # e 1 rows columns
         image = v.mT.unflatten(2, self.grid)
         return F.conv2d(image, kernel, padding=(rows // 2, columns // 2), groups=e).flatten(2).mT

@@ -84,7 +84,13 @@ class StaticWeight(nn.Module):
         )
 
 
+def check_heads(channels: int, heads: int) -> None:
+    if channels % heads:
+        raise MixlabError(f"{channels} channels cannot be split among {heads} heads; use a multiple of {heads}")
+
+
 def split_heads(x: Float[Tensor, "b n e"], heads: int) -> Float[Tensor, "b H n c"]:
+    check_heads(x.shape[-1], heads)
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 

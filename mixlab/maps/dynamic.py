@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mixlab.maps.banded import band, reachable
+from mixlab.maps.base import check_heads
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class DynamicBandedMap:
 
     def __call__(self, v: Float[Tensor, "b t e"]) -> Float[Tensor, "b t e"]:
         heads, _, k = self.taps.shape[1:]
+        check_heads(v.shape[-1], heads)
         padded = F.pad(v, (0, 0, k - 1 - self.ahead, self.ahead))
         windows = padded.unfold(1, k, 1).unflatten(2, (heads, -1))  # b t H c k: a window reads forwards, taps backwards
         return torch.matmul(windows, self.taps.flip(-1).transpose(1, 2).unsqueeze(-1)).flatten(2)

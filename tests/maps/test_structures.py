@@ -10,11 +10,14 @@ from mixlab import MixlabError
 from mixlab.maps import (
     BandedMap,
     BandedWeight,
+    DenseMap,
     DynamicBandedMap,
     GridBandedMap,
     IdentityMap,
     LowRankMap,
     LowRankWeight,
+    SoftmaxMap,
+    ToeplitzMap,
     TokenMap,
 )
 from mixlab.maps.banded import band
@@ -191,3 +194,21 @@ def test_mistakes(mistake: str) -> None:
     with pytest.raises(MixlabError, match=says) as caught:
         do()
     assert "\n" not in str(caught.value)
+
+
+HEADS_OF_THREE = {
+    "dense": DenseMap(torch.zeros(3, N, N)),
+    "toeplitz": ToeplitzMap(torch.zeros(3, 2 * N - 1)),
+    "softmax": SoftmaxMap(torch.zeros(2, 3, N, 2), torch.zeros(2, 3, N, 2)),
+    "low rank": LowRankMap(torch.zeros(3, N, 2), torch.zeros(3, 2, N)),
+    "banded": BandedMap(torch.zeros(3, 3), N, 1),
+    "grid banded": GridBandedMap(torch.zeros(3, 3, 3), (1, N)),
+    "dynamic banded": DynamicBandedMap(torch.zeros(2, 3, N, 3), 1),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS_OF_THREE)
+def test_channels_that_heads_do_not_divide_are_refused(kind: str) -> None:
+    assert HEADS_OF_THREE[kind](torch.zeros(2, N, 6)).shape == (2, N, 6)
+    with pytest.raises(MixlabError, match="4 channels cannot be split among 3 heads; use a multiple of 3"):
+        HEADS_OF_THREE[kind](torch.zeros(2, N, 4))
