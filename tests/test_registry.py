@@ -66,7 +66,8 @@ class PoolBlock(nn.Module):
 
 def account(config, n):
     d = config.hidden_size
-    return [*in_group("body", [layer_norm("norm", d, n), linear("project", d, d, n)], config.num_hidden_layers), layer_norm("norm", d, n)]
+    block = [layer_norm("norm", d, n), linear("project", d, d, n)]
+    return [*in_group("body", block, config.num_hidden_layers), *([layer_norm("norm", d, n)] if config.final_norm else [])]
 
 
 PRESETS = {"pool-tiny": Preset({"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 500}, "masked-lm", "a test")}

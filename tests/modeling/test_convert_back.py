@@ -65,7 +65,7 @@ def test_out_and_in_again(case: Case, layout: str, tmp_path: Path) -> None:
         for name, tensor in model.state_dict().items():
             assert torch.equal(again.state_dict()[name], tensor), name
         fits += 1
-    assert fits or case.config().modality == "text" or layout not in layouts(case.arch)
+    assert fits or case.config().modality != "image" or layout not in layouts(case.arch)
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
