@@ -56,6 +56,8 @@ def experiments() -> Iterator[Experiment]:
         places = ("data={data}/squad_v1/train_4k.jsonl", "validation={data}/squad_v1/dev.jsonl")
         yield Experiment(f"squad-{arch}", "answer", arch, "SQuAD v1.1, 4,330 questions", (*places, start))
         yield Experiment(f"questions-{arch}", "answer", arch, "generated questions", ("learning_rate=1e-3", "epochs=4"))
+        more = (f"start={{runs}}/questions-{arch}", "learning_rate=1e-3", "epochs=3")
+        yield Experiment(f"questions-more-{arch}", "answer", arch, "generated questions, after the run above", more)
     for arch in RATES:
         places = ("data={data}/tinyshakespeare/train.txt", "validation={data}/tinyshakespeare/valid.txt")
         yield Experiment(f"shakespeare-{arch}", "causal-small", arch, "tiny Shakespeare", places)
