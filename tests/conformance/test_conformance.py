@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import io
+from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any, get_args
 
@@ -459,7 +460,9 @@ def test_compiled_with_any_length_equals_eager(case: Case, backend: str) -> None
         # eps would be symbols too, and tracing takes several times as long.
         for value in inputs.values() if images or stretches else ():
             torch._dynamo.mark_dynamic(value, 0 if images else 1)
-        close(compiled(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
+        # Inductor knows the gradient of a convolution for one length only, so that its lengths are judged without gradients.
+        with torch.no_grad() if backend == "inductor" else nullcontext():
+            close(compiled(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
 
 
 @over(cases())
