@@ -37,6 +37,8 @@ def fork(work: Callable[[], None]) -> int:
         return child
     code = 1
     try:
+        # The parent's threads are not in the child, and waiting for them never ends; accelerate would ask for more, were it not told.
+        os.environ["OMP_NUM_THREADS"] = "1"
         torch.set_num_threads(1)
         work()
         code = 0
